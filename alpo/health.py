@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, NamedTuple
 
-from alpo.core.progress import CAUGHT_UP_ENTRIES
+from alpo.core.replication import CAUGHT_UP_ENTRIES
 from alpo.core.settings import size_text as size
 
 from .standing import OUTSIDE, Cluster, Row, growth, lag_of, lag_text, may_fail, span
@@ -427,7 +427,7 @@ def _certificates(cluster: Cluster) -> Iterator[Finding]:
             ends = f"ends in {days:.0f} days" if days > 0 else "has ended"
             yield Finding(
                 "certificate", Verdict.WARN if days > 0 else Verdict.BAD, row.get("id"), f"its certificate {ends}",
-                "renew it: docs/security.md",
+                "renew it: docs/deploying.md#renew-certificates-replace-the-ca",
             )
 
 

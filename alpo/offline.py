@@ -10,9 +10,9 @@ For commands, for Spark, and for libraries built on a log. Laws:
 from __future__ import annotations
 
 from alpo.storage.audit import Fault, Verdict, tell, verify
-from alpo.storage.digest import DamagedAt, Span
 from alpo.storage.interface import DamagedStore, StoreError
 from alpo.storage.offline import Found, Source, Summary, open_source
+from alpo.storage.scrub import DamagedAt, Span
 
 __all__ = [
     "DamagedAt", "DamagedStore", "Fault", "Found", "Source", "Span", "StoreError", "Summary", "Verdict", "digest",

@@ -27,10 +27,10 @@ from alpo.config_sources import Loaded, as_toml, differences, load_config, read_
 from alpo.core.config import ReplicaConfig
 from alpo.core.ready import Alarm, StoreLost
 from alpo.errors import TlsError
+from alpo.node.admission import LIVE_LIMITS, DiskCare, Limits, fitted
 from alpo.node.driver import wall_ms
 from alpo.node.event_log import is_console, set_up_logs
 from alpo.node.host import CannotReload, Fresh, Host
-from alpo.node.limits import LIVE_LIMITS, DiskCare, Limits, fitted
 from alpo.node.listener import ListenError, open_listener
 from alpo.node.log_sink import reason, told_on_stdout
 from alpo.node.retention import Retention

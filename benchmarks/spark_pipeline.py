@@ -29,8 +29,7 @@ from alpo.spark.jobs.archiving import archive
 from alpo.spark.jobs.auditing import Wanted, audit
 from alpo.spark.jobs.fan import on_spark
 from alpo.spark.live import ServerOrigin
-from alpo.spark.origin import Origin
-from alpo.spark.ranges import cut
+from alpo.spark.origin import Origin, cut
 from alpo.spark.reading import pinned, rows_of
 from alpo_cli.local_cluster import LocalCluster, free_base_port
 

@@ -21,7 +21,7 @@ BUDGET = {
     "lines of cli": 11_300,
     "lines of sim": 18_000,
     "lines of tests": 62_700,
-    "files of alpo, cli and sim": 442,
+    "files of alpo, cli and sim": 418,
     "options of alpo and alpo-pipeline": 586,
     "words of docs and README": 118_000,
 }
@@ -52,7 +52,8 @@ def options() -> int:
 
 
 def words() -> int:
-    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    """Words that people write; tables that commands write into ``docs/generated`` do not count."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     return sum(len(re.findall(r"\S+", page.read_text("utf-8"))) for page in pages)
 
 

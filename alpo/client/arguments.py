@@ -7,8 +7,7 @@ from datetime import datetime
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
-from alpo.core.client_ids import CLIENT_BYTES_MAX, RANDOM_MARK, is_random
-from alpo.core.entries import INT_MAX
+from alpo.core.entries import CLIENT_BYTES_MAX, INT_MAX, RANDOM_MARK, is_random
 
 
 def _wrong(name: str, wanted: str, value: object) -> NoReturn:

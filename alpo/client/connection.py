@@ -41,9 +41,9 @@ from alpo.wire.framing import (
     TLS_TOLD,
     FrameError,
     FrameReader,
+    WireError,
     frame_bytes_max,
 )
-from alpo.wire.packing import WireError
 from alpo.wire.requests import OLDEST_VERSION, VERSION, ClientHello, ClientRequest, Problem, ServerHello, ServerReply
 from alpo.wire.shapes import version_told
 

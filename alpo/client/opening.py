@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable
 from functools import partial
 
-from alpo.core.client_ids import random_client
+from alpo.core.entries import random_client
 from alpo.core.requests import OpenSession
 
 

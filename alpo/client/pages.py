@@ -20,11 +20,11 @@ from typing import Literal, NamedTuple, Self
 
 import anyio
 
-from alpo.core.client_ids import CLIENT_BYTES_MAX
+from alpo.core.entries import CLIENT_BYTES_MAX
 from alpo.core.requests import Code
 from alpo.errors import Closed, NoSpace, OutOfRange, ProtocolError, Refused, Unavailable
 from alpo.wire.column_pages import PageColumns, unpack_page
-from alpo.wire.packing import WireError
+from alpo.wire.framing import WireError
 from alpo.wire.requests import ColumnPage, Page, Read, ReadColumns, RequestRefused, ServerReply
 
 from .arguments import AsyncIterated, need_datetime, need_int, need_seconds, need_str

@@ -20,13 +20,11 @@ from .entries import Kind
 from .first_start import FirstStart
 from .members import Identity, Member, MemberList, Role, StartStatus, members_body
 from .messages import StartAnswer
-from .newcomers import Newcomers
-from .progress import Progress
-from .reads import Reads
-from .replication import Replication
+from .replication import Progress, Replication
 from .requests import ChangeMember, Code, MembersChanged, MemberStep
-from .serving import Serving
+from .serving import Reads, Serving
 from .shared import Shared
+from .snapshots import Newcomers
 
 PATIENCE = 10  # election timeouts that an operator's change may wait before its entry is appended
 EARLIER_MAX = 16  # earlier requests for the pending change whose refusal may wait

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from .damage import Damage
 from .disk import Base
-from .inputs import Clean
+from .ready import Clean
 from .shared import Shared
 
 

@@ -20,10 +20,10 @@ import math
 from .disk import LoadCopy
 from .election import Election
 from .entries import DamagedEntry, verify
-from .inputs import CopyLoaded, DamageFound
 from .members import Identity
 from .messages import CopyAnswer, CopyRequest
 from .ranks import State
+from .ready import CopyLoaded, DamageFound
 from .shared import Shared
 
 

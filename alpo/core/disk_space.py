@@ -24,10 +24,9 @@ import math
 from typing import NamedTuple
 
 from .damage import Damage
-from .inputs import Space
 from .messages import Room
-from .progress import Lack, Progress, next_in_turn
-from .replication import Replication
+from .ready import Space
+from .replication import Lack, Progress, Replication, next_in_turn
 from .settings import size_text
 from .shared import Shared
 

@@ -18,7 +18,10 @@ from collections.abc import Callable
 from typing import Any
 
 from . import messages as m
-from .inputs import (
+from .members import Identity, Role
+from .parts import Parts, Reign
+from .ranks import State
+from .ready import (
     AcceptClocks,
     Clean,
     Connected,
@@ -38,10 +41,6 @@ from .inputs import (
     Stop,
     Tick,
 )
-from .members import Identity, Role
-from .parts import Parts
-from .ranks import State
-from .reign import Reign
 from .requests import (
     AppendRun,
     ChangeMember,

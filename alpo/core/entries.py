@@ -1,4 +1,5 @@
-"""Log entries: the unit of replication, and the checksums inside it (rules.md#entries).
+"""Log entries: the unit of replication, the checksums inside it (rules.md#entries), and the client ids
+that it carries (R22).
 
 Laws:
 
@@ -8,6 +9,15 @@ Laws:
   expunge gives LSNs back by itself.
 * An entry is sealed (given its digest and checksum) once, by the leader that creates it. The same tuple is sent,
   stored (one column a field) and checked everywhere.
+
+Laws of runs, consecutive appends of one client that came together and are one entry (R32):
+
+* A run is a DATA entry of several serials. Its body is that of a batch: every payload behind its length.
+* The digest of a run goes on behind its `DIGEST_BYTES`: the number of serials, the length and the CRC-32 of each
+  append's body, and the number of payloads of each unless all have one. All are u32, little endian, column by column.
+  An entry of one serial has nothing there.
+* So a run's digest alone tells of each serial whether an append that is sent again is the same, and where its payloads
+  are: nothing else of a run is remembered in the session table.
 """
 
 from __future__ import annotations
@@ -16,9 +26,55 @@ import hashlib
 import json
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
+from functools import lru_cache
+from hashlib import blake2b
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
+from zlib import crc32
+
+#: Longest name of a client, and of a cursor, in bytes of UTF-8.
+CLIENT_BYTES_MAX = 128
+#: First character of every random id, and of no name.
+RANDOM_MARK = "~"
+
+_HEX = "0123456789abcdef"
+
+
+def random_client(made_ms: int, number: int) -> str:
+    """The id of a random client made at ``made_ms``: "~" and a UUIDv7 (RFC 9562). ``number``: 80 random bits, of which
+    74 are used."""
+    uuid = (made_ms & (1 << 48) - 1) << 80 | 7 << 76 | (number >> 64 & 0xFFF) << 64 | 2 << 62 | number & (1 << 62) - 1
+    digits = f"{uuid:032x}"
+    return f"{RANDOM_MARK}{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def is_random(client: str) -> bool:
+    """True if ``client`` is a random id, False if it is a name."""
+    return client.startswith(RANDOM_MARK)
+
+
+def created_ms(client: str) -> int:
+    """The creation time in a random client id, ms since 1970; -1 if it is not "~" and a UUIDv7 in lower case."""
+    if len(client) != 37 or client[0] != RANDOM_MARK:
+        return -1
+    uuid = client[1:]
+    digits = uuid.replace("-", "")
+    if len(digits) != 32 or digits.strip(_HEX) or not uuid[8] == uuid[13] == uuid[18] == uuid[23] == "-":
+        return -1
+    if uuid[14] != "7" or uuid[19] not in "89ab":
+        return -1
+    return int(digits[:12], 16)
+
+
+def valid_name(client: str) -> bool:
+    """True if a named client may bear this name: UTF-8 of 1 to 128 bytes, not beginning with "~" (R22)."""
+    try:
+        return 0 < len(client.encode()) <= CLIENT_BYTES_MAX and client[0] != RANDOM_MARK
+    except UnicodeEncodeError:
+        return False
+
 
 DIGEST_BYTES = 16
 INT_MAX = 2**63 - 1
@@ -51,7 +107,7 @@ class Entry(NamedTuple):
     ``epoch`` 0 where they do not apply (``epoch`` also for random clients). ``count`` is the number of payloads (0
     unless DATA). ``body`` is the payload itself when ``count`` is 1, the joined payloads (`join_payloads`) when more,
     JSON for every other kind. ``digest`` begins with `body_digest(count, body)`; if the entry holds several appends, a
-    run, more follows (`alpo.core.runs`), and ``serial`` is that of the first. ``check`` is the CRC-32 of all other
+    run, more follows (`alpo.core.entries`), and ``serial`` is that of the first. ``check`` is the CRC-32 of all other
     fields but the body, which the digest stands for.
     """
 
@@ -125,7 +181,7 @@ def seal(
     id: int, term: int, kind: int, time_ms: int, lsn: int, body: bytes,
     client: str = "", serial: int = 0, epoch: int = 0, count: int = 0,
 ) -> Entry:
-    """Make an entry with its digest and checksum. (`runs.seal_appends` does so for the appends of clients.)"""
+    """Make an entry with its digest and checksum. (`seal_appends` does so for the appends of clients.)"""
     digest = body_digest(count, body)
     check = header_check(id, term, kind, time_ms, client.encode(), serial, epoch, lsn, count, digest)
     return Entry(id, term, int(kind), time_ms, client, serial, epoch, lsn, count, digest, body, check)
@@ -231,3 +287,129 @@ def parse_body(entry: Entry) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise DamagedEntry(f"the body of entry {entry.id} is not a JSON object")
     return fields
+
+
+#: Most bytes of payloads in a run of more than one append.
+RUN_BYTES_MAX = 256 << 10
+
+_U32 = struct.Struct("<I")
+
+
+class Part(NamedTuple):
+    """One append of an entry: its serial, the LSN of its first payload, its number of payloads, and its body as
+    `Entry` defines it for one append."""
+
+    serial: int
+    lsn: int
+    count: int  # type: ignore[assignment]  # tuple.count is of no use here
+    body: bytes
+
+
+@lru_cache(maxsize=4096)
+def _numbers(count: int) -> struct.Struct:
+    return struct.Struct(f"<{count}I")
+
+
+def offset(digest: bytes, nth: int) -> int:
+    """The number of payloads before append ``nth`` (from 0) of an entry with this digest."""
+    if not nth:
+        return 0
+    starts = _starts(digest)
+    return nth if starts is None else starts[nth]
+
+
+@lru_cache(maxsize=8)  # a retry asks for one serial after the other
+def _starts(digest: bytes) -> list[int] | None:
+    """The number of payloads before each append; None if each has one."""
+    each = counts_of(digest)
+    return None if each is None else list(accumulate(each[:-1], initial=0))
+
+
+def same(digest: bytes, nth: int, count: int, body: bytes) -> bool:
+    """True if append ``nth`` of the entry with this digest has this number of payloads and this body. Of a run, length
+    and CRC-32 of the body are compared."""
+    if len(digest) == DIGEST_BYTES:
+        return digest == body_digest(count, body)
+    number, at = serials_of(digest), MARKS_AT + 4 * nth
+    (length,), (check,) = _U32.unpack_from(digest, at), _U32.unpack_from(digest, at + 4 * number)
+    (payloads,) = (1,) if len(digest) == MARKS_AT + 8 * number else _U32.unpack_from(digest, at + 8 * number)
+    return bool(payloads == count and length == len(body) and check == crc32(body))
+
+
+def lsns_of(entry: Entry) -> Sequence[int]:
+    """The LSN of the first payload of each append of a DATA entry."""
+    each = counts_of(entry.digest)
+    if each is None:
+        return range(entry.lsn, entry.lsn + serials_of(entry.digest))
+    return list(accumulate(each[:-1], initial=entry.lsn))
+
+
+def parts(entry: Entry) -> list[Part]:
+    """The appends of a DATA entry. Raises `DamagedEntry` if the body does not hold them."""
+    number = serials_of(entry.digest)
+    if number == 1:
+        return [Part(entry.serial, entry.lsn, entry.count, entry.body)]
+    payloads = split_payloads(entry.count, entry.body)
+    each = counts_of(entry.digest)
+    if each is None:
+        return [Part(entry.serial + at, entry.lsn + at, 1, payload) for at, payload in enumerate(payloads)]
+    if sum(each) != len(payloads):
+        raise DamagedEntry(f"entry {entry.id} does not hold the payloads that it tells of")
+    found: list[Part] = []
+    at = 0
+    for nth, count in enumerate(each):
+        found.append(Part(entry.serial + nth, entry.lsn + at, count, join_payloads(payloads[at : at + count])))
+        at += count
+    return found
+
+
+# -- making entries
+
+
+def seal_appends(
+    bodies: Sequence[tuple[int, bytes]], client: str, serial: int, epoch: int, first_id: int, term: int, time_ms: int,
+    first_lsn: int, *, together: bool,
+) -> list[Entry]:
+    """The sealed DATA entries of ``bodies``, (count, body) each, with serials ``serial``, ``serial + 1`` and so on:
+    runs of at most `RUN_BYTES_MAX` if ``together``, else an entry for each."""
+    pack, new, name = HEADER.pack, tuple.__new__, client.encode()
+    id, lsn = first_id, first_lsn
+    entries: list[Entry] = []
+    for group in _groups(bodies) if together else ([each] for each in bodies):
+        if len(group) == 1:
+            count, body = group[0]
+            digest = blake2b(body, digest_size=DIGEST_BYTES).digest() if count == 1 else body_digest(count, body)
+        else:
+            count, body, digest = _run(group)
+        check = crc32(pack(id, term, _DATA, time_ms, serial, epoch, lsn, count) + digest + name)
+        entries.append(new(Entry, (id, term, _DATA, time_ms, client, serial, epoch, lsn, count, digest, body, check)))
+        id += 1
+        serial += len(group)
+        lsn += count
+    return entries
+
+
+def _groups(bodies: Sequence[tuple[int, bytes]]) -> Iterator[Sequence[tuple[int, bytes]]]:
+    """Split appends into those that become one entry each."""
+    begin = size = 0
+    for at, (_, body) in enumerate(bodies):
+        if size + len(body) > RUN_BYTES_MAX and at > begin:
+            yield bodies[begin:at]
+            begin, size = at, 0
+        size += len(body)
+    yield bodies[begin:]
+
+
+def _run(group: Sequence[tuple[int, bytes]]) -> tuple[int, bytes, bytes]:
+    """The number of payloads, the body and the digest of a run of these appends."""
+    each, bodies = zip(*group, strict=True)
+    lengths, checks = list(map(len, bodies)), map(crc32, bodies)
+    number = len(bodies)
+    if set(each) == {1}:
+        body = b"".join(chain.from_iterable(zip(map(_U32.pack, lengths), bodies, strict=True)))
+        marks = _numbers(1 + 2 * number).pack(number, *lengths, *checks)
+    else:
+        body = b"".join(body if count > 1 else _U32.pack(len(body)) + body for count, body in group)
+        marks = _numbers(1 + 3 * number).pack(number, *lengths, *checks, *each)
+    count = sum(each)
+    return count, body, body_digest(count, body) + marks

@@ -11,9 +11,8 @@ Laws:
 from __future__ import annotations
 
 from .messages import HandOver
-from .progress import Progress, next_in_turn
 from .ranks import State
-from .replication import Replication
+from .replication import Progress, Replication, next_in_turn
 from .requests import Code, HandedOver, Origin
 from .shared import Shared
 

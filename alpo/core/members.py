@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from .entries import Entry, Kind, json_body, parse_body
-from .machine.versions import Versions
+from .machine.cursors import Versions
 from .settings import Settings
 
 INCARNATION_BYTES = 16

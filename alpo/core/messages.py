@@ -58,8 +58,8 @@ class Room(IntEnum):
 
 
 class CanvassRequest(NamedTuple):
-    """A canvass (R2). ``term``: the one that the sender *would* use; no receiver adopts it. ``again``: see
-    `election.Round`."""
+    """A canvass (R2). ``term``: the one that the sender *would* use; no receiver adopts it. ``again``: RIVAL
+    is no answer to this round."""
 
     term: int
     round: int
@@ -97,7 +97,7 @@ class VoteAnswer(NamedTuple):
 
 class DeferRequest(NamedTuple):
     """A candidate's request that a rival become passive: voters have refused the candidate, as the rival has their
-    votes (R6)."""
+    votes; its rank is lower than ``rank``, or not known (R6)."""
 
     term: int
     rank: Rank
@@ -154,7 +154,7 @@ class AppendAnswer(NamedTuple):
 
 
 class HandOver(NamedTuple):
-    """The leader's order to stand for election at once (R28); ``term``: the leader's."""
+    """The leader's order to stand for election at once, in the next term (R28); ``term``: the leader's."""
 
     term: int
 
@@ -166,8 +166,8 @@ class WrongIncarnation(NamedTuple):
 
 
 class StartQuestion(NamedTuple):
-    """A question for another server's start state (R29). ``number`` is echoed; ``digest``: the asker's
-    `configured_digest`."""
+    """A question for another server's start state (R29). ``number`` is echoed; ``digest``: of the asker's configured
+    list and settings."""
 
     number: int
     digest: bytes
@@ -190,8 +190,10 @@ class StartAnswer(NamedTuple):
 class SnapshotPart(NamedTuple):
     """One of ``parts`` parts of a snapshot, from a leader to a LEARNER that entries alone cannot bring up (R27, R29).
 
-    ``number`` names the transfer. ``head`` (JSON text, in part 0 alone): the snapshot without its sessions, which
-    ``rows`` hold.
+    ``number`` names the transfer; ``part`` counts from 0. ``head`` (JSON text, in part 0 alone): the base, the
+    replicated state without its sessions, the cluster's first list and settings. ``rows``: sessions, each [client,
+    epoch, nonce, last serial when opened, last serial, last entry's id and time, entries, birth], an entry being [first
+    serial, id, lsn, epoch, digest]. The next part leaves when this one is answered.
     """
 
     term: int
@@ -205,7 +207,7 @@ class SnapshotPart(NamedTuple):
 class SnapshotAnswer(NamedTuple):
     """A learner's answer: the parts before ``wanted`` (1 or more) of transfer (``term``, ``number``) came, that one is
     wanted next. If ``wanted`` is the number of parts, the whole snapshot is on disk and the log goes on after entry
-    ``base_id`` (otherwise 0).
+    ``base_id`` (otherwise 0). A part that came before is answered too, one after a gap is not.
     """
 
     term: int
@@ -215,7 +217,8 @@ class SnapshotAnswer(NamedTuple):
 
 
 class WentBack(NamedTuple):
-    """The leader's report that the target acknowledged entry ``held_id`` in this term and holds it no more (R31)."""
+    """The leader's report that the target acknowledged entry ``held_id`` in this term and holds it no more: its
+    disk counts as lost (R31)."""
 
     term: int
     held_id: int

@@ -24,7 +24,6 @@ from .cleaning import Cleaning
 from .entries import Kind, json_body
 from .machine.cursors import CURSORS_MAX, NAME_WANTED, drop_body, set_body, trim_body, valid_cursor
 from .machine.verdicts import Refuse
-from .reads import Asking, Reads
 from .replication import Replication
 from .requests import (
     ChangeMember,
@@ -47,7 +46,7 @@ from .requests import (
     Trim,
     Trimmed,
 )
-from .serving import Serving
+from .serving import Asking, Reads, Serving
 from .shared import Shared
 
 

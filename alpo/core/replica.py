@@ -7,7 +7,7 @@ Laws:
 * ``term`` and ``guaranteed_id`` never go down; ``vote`` changes only with ``term`` or from 0.
 * If an invariant breaks, the step returns a `Ready` with an alarm and nothing else: the server stops.
 
-The parts: `election` (R1-R10), `acceptance` (R12-R16), `cleaning` (R18-R20), `installing` (R27), `handover` (R28),
+The parts: `election` (R1-R10), `acceptance` (R12-R16), `cleaning` (R18-R20), `snapshots` (R27), `handover` (R28),
 `first_start` (R29), `damage` (R31), `disk_space`, and while it leads a `reign`. This module holds the state that
 they share, and changes it; the parts see it as `shared.Shared`.
 """
@@ -31,24 +31,19 @@ from .election import Election
 from .entries import DamagedEntry, Entry, Kind, json_body
 from .first_start import FirstStart
 from .handover import Handover
-from .inputs import Input
-from .installing import Installing
-from .invariants import check_cheap
-from .log import Log
-from .log_clock import LogClock
+from .log import Log, LogClock
 from .machine.cursors import Cursors, Table, Trims
 from .machine.verdicts import SessionTable
 from .members import Identity, MemberList, Members
 from .outbox import Outbox
-from .parts import Watch
+from .parts import Reign, Watch, check_cheap
 from .ranks import TRANSITIONS, Rank, State
-from .ready import Ready
-from .reign import Reign
+from .ready import Input, Ready
 from .replication import Replication
 from .requests import AppendRun, Code, Origin
 from .settings import Settings
 from .shared import InvariantBroken, StoreWentBack
-from .snapshots import table_save
+from .snapshots import Installing, table_save
 
 # Fields by position, looked up in C: these run over every entry.
 _KIND, _BODY = itemgetter(Entry._fields.index("kind")), itemgetter(Entry._fields.index("body"))

@@ -24,27 +24,27 @@ class Code(IntEnum):
     LOST_LEADERSHIP = 2  # it was taken, outcome unknown
     SERIAL_EXPECTED = 3  # no verdict; ``number``: the serial expected
     FENCED = 4  # verdict; ``number``: the current epoch
-    SERIAL_REUSED = 5  # verdict
-    SKIPPED = 6  # verdict
+    SERIAL_REUSED = 5  # verdict: the serial is that of other payloads
+    SKIPPED = 6  # verdict: the serial was left out, and will never be accepted
     TOO_OLD = 7  # verdict: neither done nor refused
     SESSION_EXPIRED = 8  # verdict; ``number``: the horizon, ms
     EPOCH = 9  # verdict on an open or drop; ``number``: the current epoch (0: none)
     TOO_MANY_NAMES = 10  # verdict on an open
-    TOO_LARGE = 11  # the listener refuses it: payload or batch over the limit in ``number``
-    OVERLOADED = 12  # the listener refuses it
+    TOO_LARGE = 11  # payload or batch over the limit in ``number``, bytes
+    OVERLOADED = 12  # the server has as many clients as it takes
     INVALID = 13  # a client id or request that can never be right
     CANNOT_INIT = 14  # Initialise: ``detail`` says why
     OUT_OF_RANGE = 15  # reads, trims, cursors: ``detail`` is "first_lsn,last_lsn"
-    NOT_READY = 16  # reads: this server is not VOTING, or cannot serve the read now
+    NOT_READY = 16  # reads: not VOTING, or not now; digests: ``number`` is the damaged entry's id, or 0
     NO_SPACE = 17  # no verdict; appends and opens: this transmission was not taken, ``detail`` says which disks
-    DROPPED = 18  # verdict: the name was dropped since that epoch; ``number``: the current one (0: it is not open)
+    DROPPED = 18  # verdict on this transmission: name dropped since; ``number``: current epoch (0: not open)
     CONFLICT = 19  # verdict on a conditional append; ``number``: the log's last LSN, which is not the one expected
     CANNOT_CHANGE = 30  # changes of the member list, handovers: ``detail`` says why
     CHANGED = 40  # verdict on a change: what it would change is not as the asker believes; ``detail`` says how it is
     TOO_MANY_CURSORS = 41  # verdict on a new cursor
     CURSOR_HOLDS = 42  # verdict on a trim: ``detail`` names the cursor that needs those payloads
     NO_CURSOR = 43  # verdict on a cursor's drop: there is none of that name, or it is at another LSN
-    NO_RIGHT = 50  # the listener refuses it: the certificate lacks the role that ``detail`` names
+    NO_RIGHT = 50  # never taken: the certificate lacks the role that ``detail`` names; in a Problem: it has none
 
 
 class Refused(NamedTuple):
@@ -87,8 +87,10 @@ class AppendRun(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """Success: serials ``serial``, ``serial + 1``, … are guaranteed, each one's first payload at its place in ``lsns``.
-    ``duplicate``: they had been appended before. The origin is not sent: client and serial name the appends."""
+    """Success: serials ``serial``, ``serial + 1``, … are guaranteed, each one's first payload at its place in ``lsns``
+    (consecutive LSNs travel as [first, how many]). ``duplicate``: they had been appended before. A frame of appends has
+    an answer for each entry that holds some of them, as soon as that is guaranteed. The origin is not sent: client and
+    serial name the appends."""
 
     origin: Origin
     client: str
@@ -154,7 +156,7 @@ class ListSessions(NamedTuple):
 
 
 class Sessions(NamedTuple):
-    """The session table, guaranteed. The rows are without slots; only client, epoch, last serial, id and time are
+    """The session table, guaranteed. Of each row client, epoch, last serial, last entry's id and its time in ms are
     sent."""
 
     origin: Origin
@@ -163,8 +165,8 @@ class Sessions(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """A request for the fate of append (``client``, ``serial``) of ``epoch`` (0: of any); judged once a read round has
-    confirmed this leader (R21, R25)."""
+    """A request for the fate of append (``client``, ``serial``) of ``epoch`` (0: of any since the name's birth, or a
+    random client's); judged once a read round has confirmed this leader (R21, R25)."""
 
     origin: Origin
     client: str
@@ -195,7 +197,7 @@ class Told(NamedTuple):
 
 
 class Initialise(NamedTuple):
-    """An operator's command to found the cluster (R29)."""
+    """An operator's command to found a cluster that waits for it (R29)."""
 
     origin: Origin
 
@@ -207,8 +209,9 @@ class Initialised(NamedTuple):
 
 
 class Trim(NamedTuple):
-    """A request that no payload below ``before_lsn`` be served any more (R20); ``force``: trim even if a cursor is
-    below that, and drop it."""
+    """A request to the leader that no payload below ``before_lsn`` be served any more (R20). Refused with OUT_OF_RANGE
+    unless that is an LSN from 1 to one past the end, and with CURSOR_HOLDS if a cursor is below it, unless ``force``
+    drops the cursor. To repeat it does no harm."""
 
     origin: Origin
     before_lsn: int
@@ -216,7 +219,8 @@ class Trim(NamedTuple):
 
 
 class Trimmed(NamedTuple):
-    """Success: no payload below ``first_lsn`` is served from now on, guaranteed (R20)."""
+    """Success: no payload below ``first_lsn`` is served from now on, guaranteed (R20); it is above the LSN that was
+    asked for if more had been trimmed or cleaned."""
 
     origin: Origin
     first_lsn: int
@@ -231,7 +235,8 @@ class MemberStep(IntEnum):
 
 
 class ChangeMember(NamedTuple):
-    """A request to change member ``id``; ``address`` and ``priority`` are a new member's (REMOVE: "" and 0) (R27)."""
+    """A request to the leader to change member ``id`` (R27); ``address`` and ``priority`` are a new member's (REMOVE:
+    "" and 0). Refused with CANNOT_CHANGE. If the change is done already, the leader says so after a read round."""
 
     origin: Origin
     step: MemberStep
@@ -241,14 +246,16 @@ class ChangeMember(NamedTuple):
 
 
 class MembersChanged(NamedTuple):
-    """Success: the change is guaranteed; ``members``: the list with it, plain (R27)."""
+    """Success: the change is guaranteed; ``members``: the list with it (R27), for each member [id, address, priority,
+    incarnation, role (1 VOTER, 2 LEARNER, 3 GONE), retired incarnations]."""
 
     origin: Origin
     members: list[list[Any]]
 
 
 class Transfer(NamedTuple):
-    """A request that server ``target`` lead (R28)."""
+    """A request to the leader that server ``target`` lead (R28). Refused with CANNOT_CHANGE; if the target leads
+    already, it says so after a read round."""
 
     origin: Origin
     target: int
@@ -273,7 +280,7 @@ class ShowSettings(NamedTuple):
 
 class ChangeSettings(NamedTuple):
     """A request to change settings: all of ``changes`` or none. Each is (name, value that the asker believes is in
-    force, value wanted)."""
+    force, value wanted). Refused with CHANGED if a setting has neither value."""
 
     origin: Origin
     changes: tuple[tuple[str, int, int], ...]
@@ -287,7 +294,8 @@ class SettingsAre(NamedTuple):
 
 
 class SetCursor(NamedTuple):
-    """A request to put cursor ``name`` at ``lsn``, the next LSN that its reader needs; judged after a read round."""
+    """A request to put cursor ``name`` at ``lsn``, the next LSN that its reader needs, at most one past the end; judged
+    after a read round. Refused with OUT_OF_RANGE or TOO_MANY_CURSORS."""
 
     origin: Origin
     name: str
@@ -295,8 +303,8 @@ class SetCursor(NamedTuple):
 
 
 class DropCursor(NamedTuple):
-    """A request to drop cursor ``name``, if it is at ``lsn`` (0: wherever it is). ``why``: "operator" or "lag", for the
-    event. ``lsn`` and ``why`` are not sent by clients: the server's own retention uses them."""
+    """A request to drop cursor ``name``; refused with NO_CURSOR. The server's own retention drops it only if it is at
+    ``lsn`` (0: wherever it is), and says ``why`` in the event; clients send neither."""
 
     origin: Origin
     name: str

@@ -17,8 +17,7 @@ from typing import Any, Protocol
 from .config import ReplicaConfig
 from .disk import Base, TableSave
 from .entries import Entry
-from .log import Log
-from .log_clock import LogClock
+from .log import Log, LogClock
 from .machine.cursors import Cursors, Trims
 from .machine.verdicts import SessionTable
 from .members import Identity, MemberList, Members

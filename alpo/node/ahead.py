@@ -25,7 +25,7 @@ from alpo.core.replica import Replica
 from alpo.core.requests import AppendRun
 from alpo.wire.lanes import BLOCKS_MAX
 
-from .quotas import Appends
+from .admission import Appends
 from .routes import Route, Routes
 
 #: Shorter bodies go with their entries, always.

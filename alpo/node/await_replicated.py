@@ -20,9 +20,9 @@ from alpo.core.requests import Code
 from alpo.storage.interface import StoreError
 from alpo.wire import requests as w
 
+from .admission import Limits
 from .client_connection import ClientConnection
 from .driver import Driver
-from .limits import Limits
 from .reads import Reads
 from .scrub import Scrubber, unreadable
 

@@ -24,8 +24,8 @@ from alpo.storage.interface import StateCopy, Store, StoreError
 from alpo.wire import requests as w
 from alpo.wire.codec import encode
 
+from .admission import Limits
 from .client_connection import ClientConnection
-from .limits import Limits
 from .scrub import Scrubber, unreadable
 from .threads import in_thread
 

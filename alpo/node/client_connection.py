@@ -10,7 +10,7 @@ Laws:
   never waits behind others' appends.
 * An append too large is refused whole, before the core sees any of it.
 * Appends beyond a client's quota, those for which there is no room, and those whose bodies go ahead (`ahead`) wait
-  here, in order, and the connection is not read from meanwhile (`quotas.Allowance`).
+  here, in order, and the connection is not read from meanwhile (`admission.Allowance`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ import trio
 
 from alpo.addresses import AddressError, parse_dialled
 from alpo.core import requests as q
-from alpo.core.client_ids import is_random
-from alpo.core.inputs import Input
+from alpo.core.entries import is_random
+from alpo.core.ready import Input
 from alpo.core.replica import Replica
 from alpo.core.requests import Code, Reply
 from alpo.core.settings import size_text
@@ -33,13 +33,12 @@ from alpo.tls import Rights
 from alpo.wire import requests as w
 from alpo.wire.codec import decode_client, encode, largest
 
+from .admission import Allowance, Appends, Limits
 from .ahead import AHEAD_BYTES_MIN, Ahead
 from .counters import REFUSALS, Counters
 from .driver import Driver
-from .limits import Limits
 from .link import Body, Link
 from .poller import Poller
-from .quotas import Allowance, Appends
 from .security import missing_role, refusal
 
 #: Seconds between signs of life while appends go ahead; clients open another connection after two.

@@ -25,15 +25,14 @@ import structlog
 import trio
 
 from alpo.core.members import Identity, Member
-from alpo.storage.digest import DamagedAt, Span, read_on
 from alpo.storage.interface import Store, StoreError
+from alpo.storage.scrub import DamagedAt, Span, read_on
 
+from .admission import DiskCare
 from .digests import IDS_MAX, PIECE_BYTES, DamagedThere, Inquiry, Unusable, held_id
 from .driver import Driver
-from .limits import DiskCare
 from .security import Security
-from .threads import in_thread
-from .throttle import SMALL_PART, pass_bytes_per_s
+from .threads import SMALL_PART, in_thread, pass_bytes_per_s
 
 log = structlog.get_logger()
 

@@ -24,8 +24,8 @@ from alpo.core.replica import Replica
 from alpo.core.requests import Code
 from alpo.dialling import Way
 from alpo.secure import why
-from alpo.storage.digest import DamagedAt, Span, read_on
 from alpo.storage.interface import Store, StoreError
+from alpo.storage.scrub import DamagedAt, Span, read_on
 from alpo.wire import requests as w
 from alpo.wire.codec import WireError, decode_hello, decode_server, encode, version_told
 from alpo.wire.framing import FrameError, FrameReader

@@ -21,7 +21,7 @@ import trio
 
 from alpo.core.disk_space import BETTER_SHARE, LEAD_ON_TIMEOUTS
 from alpo.core.messages import Room
-from alpo.core.progress import next_in_turn
+from alpo.core.replication import next_in_turn
 from alpo.core.requests import Reply, Transfer
 from alpo.storage.interface import StoreError
 

@@ -32,16 +32,15 @@ import structlog
 import trio
 
 from alpo.core.disk import Load, LoadCopy, LoadSnapshot, Write
-from alpo.core.inputs import Input, Persisted, Slept, Tick
 from alpo.core.messages import Envelope
-from alpo.core.ready import Event, Ready, carry_out
+from alpo.core.ready import Event, Input, Persisted, Ready, Slept, Tick, carry_out
 from alpo.core.replica import Replica
 from alpo.core.requests import AppendRun, Reply
 from alpo.storage.writer import After
 
+from .admission import Quotas
 from .counters import Counters, Elections
 from .event_log import level_of
-from .quotas import Quotas
 
 log = structlog.get_logger()
 

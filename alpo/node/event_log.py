@@ -1,6 +1,6 @@
 """Reports of a server about itself: log lines, events kept on disk, and its state for systemd.
 
-`EVENTS` lists all events with level and meaning; docs/operations.md prints it. Log lines go to stderr (in alpod a
+`EVENTS` lists all events with level and meaning; docs/generated/events.md prints it. Log lines go to stderr (in alpod a
 `LogSink`): readable on a terminal, JSON otherwise, times in UTC (RFC 3339, with ms). Laws of the events kept on disk,
 so that a server that repeats itself does not push out its history:
 

@@ -29,9 +29,9 @@ from alpo.storage.interface import Store
 from alpo.wire import requests as w
 from alpo.wire.codec import encode_problem
 
+from .admission import NO_CARE, DiskCare, Limits
 from .client_connection import Handler
 from .event_log import feed_watchdog, notify, set_level
-from .limits import NO_CARE, DiskCare, Limits
 from .listener import Listener
 from .log_server import LogServer, MakeWriter, soon
 from .peers import GRACE_TIMEOUTS, Peers

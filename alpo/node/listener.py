@@ -26,8 +26,8 @@ from typing import Any
 import structlog
 import trio
 
-from alpo.core.inputs import PeerAddress
 from alpo.core.members import Identity
+from alpo.core.ready import PeerAddress
 from alpo.core.requests import Code
 from alpo.core.settings import Settings
 from alpo.errors import TlsError
@@ -37,11 +37,11 @@ from alpo.wire import requests as w
 from alpo.wire.codec import WireError, decode_hello, encode, encode_problem
 from alpo.wire.framing import CLUSTER_TOLD, TLS_ONLY_TOLD, FrameError
 
+from .admission import FRAME_BYTES_MOST, OUTBOX_BYTES_MOST, Limits, Silent, frame_bytes
 from .ahead import Ahead
 from .client_connection import ClientConnection, Services
 from .digests import INQUIRER
 from .driver import Driver, wall_ms
-from .limits import FRAME_BYTES_MOST, OUTBOX_BYTES_MOST, Limits, frame_bytes
 from .link import Body, Link, LinkClosed
 from .peers import Peers, note_timers
 from .poller import Poller
@@ -59,7 +59,6 @@ from .routes import (
     timers_differ,
 )
 from .security import Security, refusal
-from .silent import Silent
 from .threads import in_thread
 
 log = structlog.get_logger()

@@ -15,14 +15,13 @@ import trio
 
 from alpo.core.disk import Load, LoadCopy, LoadSnapshot
 from alpo.core.entries import Entry
-from alpo.core.inputs import CopyLoaded, Loaded, SnapshotLoaded
 from alpo.core.members import Identity
+from alpo.core.ready import CopyLoaded, Loaded, SnapshotLoaded
 from alpo.storage.interface import DamagedStore, Store, StoreError
 from alpo.storage.scrub import ROW_BYTES, read_sound
 
 from .driver import Driver
-from .threads import in_thread
-from .throttle import Pace
+from .threads import Pace, in_thread
 
 #: Seconds until entries that could not be read for a peer are tried again.
 DAMAGED_RETRY_S = 1.0

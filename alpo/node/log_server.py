@@ -20,8 +20,8 @@ import trio
 
 from alpo.core.config import ReplicaConfig
 from alpo.core.disk import Write
-from alpo.core.inputs import AcceptClocks, Stop
 from alpo.core.messages import Envelope
+from alpo.core.ready import AcceptClocks, Stop
 from alpo.core.replica import Replica
 from alpo.core.requests import Code, ListCursors
 from alpo.storage.events import EventRow, event_row
@@ -29,6 +29,7 @@ from alpo.storage.interface import Store
 from alpo.storage.writer import After, Slow, WriterStats
 from alpo.wire import requests as w
 
+from .admission import DiskCare, Limits
 from .await_replicated import Everyone
 from .backups import Backups
 from .client_connection import ClientConnection, Handler
@@ -37,13 +38,11 @@ from .counters import Counters, Elections
 from .digests import Digests
 from .driver import Driver, wall_ms
 from .event_log import Recorder
-from .limits import DiskCare, Limits
 from .loader import Loader
 from .reads import Reads
-from .retention import Cleaner, Retention, serve_list
+from .retention import Cleaner, DiskWatch, Retention, serve_list
 from .scrub import Scrubber
 from .security import Security
-from .space import DiskWatch
 from .status import Growth, Guaranteed, Pulse
 from .threads import in_thread
 

@@ -28,16 +28,16 @@ from typing import Any
 import trio
 
 from alpo.addresses import AddressError
-from alpo.core.inputs import Connected, Disconnected, PeerAddress, PeerGone
 from alpo.core.members import Identity
+from alpo.core.ready import Connected, Disconnected, PeerAddress, PeerGone
 from alpo.core.requests import Code
 from alpo.dialling import Unreachable, Way
 from alpo.wire.codec import ToldProblem, WireError, decode_hello, encode, version_told
 from alpo.wire.framing import FrameError
 from alpo.wire.requests import OLDEST_VERSION, VERSION, PeerHello, Problem
 
+from .admission import FRAME_BYTES_MOST, frame_bytes
 from .driver import Driver
-from .limits import FRAME_BYTES_MOST, frame_bytes
 from .link import Body, Link, LinkClosed
 from .poller import Poller
 from .routes import TWICE_S, Ourselves, Route, Routes, converse, listed_incarnation, objection, our_hello, timers_differ

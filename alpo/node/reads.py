@@ -30,15 +30,28 @@ from alpo.wire import requests as w
 from alpo.wire.codec import encode
 from alpo.wire.column_pages import NO_ENTRIES
 
+from .admission import Limits
 from .client_connection import ClientConnection
 from .disk_reads import DiskReads, DiskSilent
 from .driver import Driver
-from .limits import Limits
-from .pages import Back, Extent, Front, OutOfRange, answer, build_page, build_tail_page, extent_to, with_tail
+from .pages import (
+    Back,
+    Extent,
+    Front,
+    OutOfRange,
+    Overtaken,
+    Traces,
+    Whose,
+    answer,
+    begin_of,
+    build_page,
+    build_tail_page,
+    extent_to,
+    with_tail,
+)
 from .scrub import Scrubber, unreadable
 from .status import waiting
-from .throttle import Bulk, Size, weight_of
-from .whose import Overtaken, Traces, Whose, begin_of
+from .threads import Bulk, Size, weight_of
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -20,10 +20,10 @@ from alpo.core.requests import Code
 from alpo.storage.interface import DamagedStore, StoreError
 from alpo.wire import requests as w
 
+from .admission import Limits
 from .client_connection import ClientConnection
 from .disk_reads import DiskSilent
 from .driver import wall_ms
-from .limits import Limits
 from .listener import Listener
 from .log_server import LogServer
 from .pages import Extent, extent_to
@@ -38,7 +38,7 @@ from .status import appends_of, sizes, status_fields, writer_fields
 #: Events of one page.
 EVENTS_MAX = 1_000
 #: Seconds after which an account is given without the disk's answer; threads that may wait for the disk meanwhile; and
-#: the age up to which its last answer is given instead. An asker waits for a second (`http.others.ANSWER_S`,
+#: the age up to which its last answer is given instead. An asker waits for a second (`http.site.ANSWER_S`,
 #: `alpo.client.operator.asking.ATTEMPT_S`), and an account may need two answers of the disk.
 DISK_S, _DISK_THREADS, KNOWN_S = 0.3, 2, 10.0
 #: Cursors that are looked up: each takes two queries.

@@ -24,9 +24,9 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 import trio
 
 from alpo.addresses import AddressError, parse_dialled
-from alpo.core.inputs import Moving, Received
 from alpo.core.members import Identity
 from alpo.core.messages import REQUESTS, START_ONLY, AppendRequest, Envelope, wants_answer
+from alpo.core.ready import Moving, Received
 from alpo.core.replica import Replica
 from alpo.wire.codec import WireError, decode_envelope, encode_entries, encode_envelope
 from alpo.wire.lanes import PIECE_BYTES_MAX, with_blocks

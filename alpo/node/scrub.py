@@ -3,7 +3,7 @@
 Laws:
 
 * It reads short ranges, in a reader's thread, no faster than needed to pass over the log in the configured time
-  (`throttle.pass_bytes_per_s`), and at most at the configured rate.
+  (`threads.pass_bytes_per_s`), and at most at the configured rate.
 * Damage is an alarm, once, and stays in status until a later look finds the entry sound, or it was cleaned. A damaged
   entry is never served or sent; the core decides what else follows (`alpo.core.damage`).
 * An entry that any other reader finds damaged is checked at once, with or without a scrub: all that follows is the
@@ -25,14 +25,13 @@ from typing import Any, TypeVar
 import structlog
 import trio
 
-from alpo.core.inputs import DamageFound
+from alpo.core.ready import DamageFound
 from alpo.storage.interface import DamagedStore, Scrubbed, Store, StoreError
 from alpo.storage.scrub import DAMAGED_MAX
 
+from .admission import DiskCare
 from .driver import Driver, wall_ms
-from .limits import DiskCare
-from .threads import in_thread
-from .throttle import SMALL_PART, pass_bytes_per_s
+from .threads import SMALL_PART, in_thread, pass_bytes_per_s
 
 log = structlog.get_logger()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .foreach import append_batch
 
 if TYPE_CHECKING:
-    from .session import configure
+    from .java import configure
 
 __all__ = ["append_batch", "configure"]
 
@@ -19,7 +19,7 @@ __all__ = ["append_batch", "configure"]
 def __getattr__(name: str) -> Any:
     """Import `configure`, and PySpark with it, when first used: Spark itself imports this package in every worker."""
     if name == "configure":
-        from .session import configure
+        from .java import configure
 
         return configure
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,8 +19,7 @@ from alpo.state.loading import Uploads
 from alpo.state.machine import Machine
 from alpo.state.shapes import Outcome
 
-from .origin import DataLoss, Extent, Origin, SourceError
-from .ranges import Range
+from .origin import DataLoss, Extent, Origin, Range, SourceError
 from .reading import rows_of
 from .states import State
 

@@ -28,7 +28,7 @@ from typing import Any
 
 from alpo.errors import Fenced
 
-from . import durable
+from . import staging
 from .origin import SourceError
 from .staging import Part, Tag, check
 
@@ -66,7 +66,7 @@ class Ledger:
         self._commits = self._root / "commits"
         self._runs = self._root / "runs"
         for folder in (self.staged, self._commits, self._runs):
-            durable.make_directory(folder)
+            staging.make_directory(folder)
 
     # -- whose it is ------------------------------------------------------------------------------------------
 
@@ -92,7 +92,7 @@ class Ledger:
     def bind(self, client: str, cluster: str) -> None:
         """Record that this checkpoint belongs to ``client`` in ``cluster``. Raises `SourceError` if it belongs to
         another."""
-        durable.make(self._root / "writer", [json.dumps({"client": client, "cluster": cluster}).encode()])
+        staging.make(self._root / "writer", [json.dumps({"client": client, "cluster": cluster}).encode()])
         if self.cluster(client) != cluster:
             raise SourceError(f"ALPO_OTHER_LOG: this checkpoint's log is not that of cluster {cluster}")
 
@@ -101,7 +101,7 @@ class Ledger:
         runs = self._known_runs()
         if run in runs.values():
             return self.hold(run)
-        durable.make(self._runs / str(max(runs, default=0) + 1), [json.dumps({"run": run}).encode()])
+        staging.make(self._runs / str(max(runs, default=0) + 1), [json.dumps({"run": run}).encode()])
         for number in sorted(runs)[: -RUNS_KEPT]:
             (self._runs / str(number)).unlink(missing_ok=True)
         self.hold(run)
@@ -156,7 +156,7 @@ class Ledger:
         """Write the manifest; an existing one of this batch stays."""
         for part in manifest.parts:
             check(part, self.staged)
-        durable.make(self._commits / str(manifest.batch), _bytes(manifest))
+        staging.make(self._commits / str(manifest.batch), _bytes(manifest))
 
     def unfinished(self, batch: int) -> list[int]:
         """Batches up to this one, ascending, that are fixed and not known to be in the log."""

@@ -1,4 +1,5 @@
-"""The interface of sources that payloads are read from: live servers, a data directory or backup, an archive.
+"""The interface of sources that payloads are read from: live servers, a data directory or backup, an archive; and the
+partitioning of LSNs at fixed multiples, so that the same span is always divided alike.
 
 Laws of every origin:
 
@@ -92,3 +93,21 @@ class Origin(Protocol):
 
         Raises `SourceError`, `DataLoss`.
         """
+
+
+class Range(NamedTuple):
+    """LSNs ``first`` … ``last``; ``turn`` counts partitions, so that neighbours go to different replicas."""
+
+    first: int
+    last: int
+    turn: int
+
+
+def cut(first: int, last: int, size: int) -> list[Range]:
+    """Divide ``first`` … ``last`` after every multiple of ``size``; [] if it is empty."""
+    ranges = []
+    while first <= last:
+        end = min(last, -(-first // size) * size)
+        ranges.append(Range(first, end, (first - 1) // size))
+        first = end + 1
+    return ranges

@@ -23,8 +23,7 @@ from .columns import arrow_schema, batch_of
 from .files import FileOrigin
 from .live import ServerOrigin
 from .options import EARLIEST, LATEST, ReadOptions
-from .origin import DataLoss, Extent, Origin, SourceError, Stretch
-from .ranges import Range
+from .origin import DataLoss, Extent, Origin, Range, SourceError, Stretch
 
 #: Logging of the standard library: its handlers fail no read, whatever became of stdout and stderr.
 logger = logging.getLogger("alpo")

@@ -18,8 +18,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from .appending import opener
-from .committing import Job, append_directly, commit, commit_one_entry, commit_unnumbered
+from .committing import Job, append_directly, commit, commit_one_entry, commit_unnumbered, opener
 from .ledger import Ledger, staged_folder
 from .options import WRITER_PREFIX, WriteOptions
 from .origin import SourceError

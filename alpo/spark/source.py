@@ -1,4 +1,4 @@
-"""The data source ``alpo`` in Spark's terms: a thin layer over `reading` and `following`."""
+"""The data source ``alpo`` in Spark's terms: a thin layer over `reading` and `stream`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from pyspark.sql.types import StructType
 
 from . import columns, states
 from .options import ReadOptions, WriteOptions, wants_state
-from .origin import Extent, Origin, SourceError
-from .ranges import Range, cut
+from .origin import Extent, Origin, Range, SourceError, cut
 from .reading import end_of, origin_of, pinned, rows_of, span_of
 from .sink import LogStreamWriter, LogWriter
 from .stream import LogStreamReader, RefusedStreamReader

@@ -1,7 +1,10 @@
-"""Transport of a partition's payloads to the driver: Arrow IPC in the commit message, or in a file if they are many.
+"""Files that are either whole or absent, and permanent (what a checkpoint needs of a file system: POSIX; NFS too), and
+the transport of a partition's payloads to the driver: Arrow IPC in the commit message, or in a file if they are many.
 
 Laws:
 
+* No file has its final name before all of its bytes are on disk, and the name is on disk before anything relies on it.
+* If several processes make the same file, one wins, and nobody ever overwrites it (`make`).
 * The file of a `Part` is complete and synced before anybody learns of it, and is checked against its CRC before use.
 * A task's memory is bounded whatever the size of its partition.
 """
@@ -16,12 +19,55 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from . import durable
 from .origin import SourceError
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and its parents, and sync their names."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        sync_directory(folder.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Sync a directory, so that names made in it are on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def unfinished(path: Path) -> Path:
+    """Unique temporary name for a file to be written, beginning with its final name."""
+    return path.with_name(f"{path.name}.{uuid4().hex}.tmp")
+
+
+def make(path: Path, parts: Iterable[bytes]) -> bool:
+    """Make a new file of these bytes; False if one of that name exists, which stays unchanged. Raises OSError."""
+    temporary = unfinished(path)
+    try:
+        with temporary.open("xb") as file:
+            for part in parts:
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(temporary, path)  # unlike a rename, fails if the name exists
+        except FileExistsError:
+            return False
+        finally:
+            sync_directory(path.parent)  # another process's file, too, must be on disk before anyone relies on it
+        return True
+    finally:
+        temporary.unlink(missing_ok=True)
+
 
 #: Most bytes of a partition in a message; the second if there is no checkpoint directory.
 INLINE_BYTES, INLINE_ALONE_BYTES = 8 << 20, 64 << 20
@@ -164,8 +210,8 @@ class _Spool:
                 f"a partition is over {INLINE_ALONE_BYTES >> 20} MiB, too much for the driver's memory: give "
                 "checkpointLocation, a directory that the driver and all executors share, or more partitions"
             )
-        durable.make_directory(self._folder)
-        self._path = durable.unfinished(self._folder / self._name)
+        make_directory(self._folder)
+        self._path = unfinished(self._folder / self._name)
         self._file = self._path.open("xb")
         self._file.write(self._memory.getbuffer())
         self._memory = BytesIO()
@@ -184,7 +230,7 @@ class _Spool:
         os.fsync(self._file.fileno())
         name = f"{self._name}{self._crc:08x}.arrow"
         self._path.rename(self._folder / name)
-        durable.sync_directory(self._folder)
+        sync_directory(self._folder)
         return Part(tag, rows, size, largest, self._length, self._crc, b"", name)
 
     def close(self) -> None:

@@ -1,8 +1,13 @@
-"""``spark.readStream.format("alpo")``: the methods that Spark's planner and executors call for a stream."""
+"""``spark.readStream.format("alpo")``: the methods that Spark's planner and executors call for a stream, and the
+planning behind them: how far each trigger reads, delays, and the end.
+
+An offset is ``{"log": cluster id, "lsn": next}``: everything below ``lsn`` was read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +21,98 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from .following import Follower
+from .live import ServerOrigin
 from .options import ReadOptions
-from .origin import Origin, SourceError
-from .ranges import Range, cut
-from .reading import check_cluster, pinned, rows_of, what_is_left
+from .origin import Extent, Origin, Range, SourceError, cut
+from .reading import check_cluster, first_of, origin_of, pinned, rows_of, what_is_left
+
+Offset = dict[str, Any]
+
+
+class Follower:
+    """Planner of one stream. Lives as long as the query, on the driver."""
+
+    def __init__(self, options: ReadOptions, now_s: Callable[[], float] = time.monotonic) -> None:
+        self.options = options
+        self.origin: Origin = origin_of(options)
+        self._now_s = now_s
+        self._waits_since_s: float | None = None
+        self._end_lsn: int | None = None
+        self._cursor_lsn = 0
+        self._initial: Offset = {}
+
+    def initial(self) -> Offset:
+        """Offset at which a query without a checkpoint begins. Spark asks again when it has planned the first trigger:
+        an end that has moved on meanwhile would leave out what that trigger is to read."""
+        if not self._initial:
+            extent = self.origin.extent()
+            self._initial = {"log": extent.cluster, "lsn": first_of(self.options, self.origin, extent)}
+            self.committed(self._initial)
+        return self._initial
+
+    def committed(self, offset: Offset) -> None:
+        """Move the cursor, if there is one: what comes before ``offset`` is not needed any more. Raises `SourceError`
+        if the cluster does not take it; if it does not answer, the next one comes."""
+        lsn = int(offset["lsn"])
+        if not self.options.cursor or lsn == self._cursor_lsn:
+            return
+        given = self.options
+        servers = ServerOrigin(given.servers, timeout_s=given.timeout_s, cluster=str(offset["log"]), tls=given.tls)
+        if servers.move_cursor(given.cursor, lsn):
+            self._cursor_lsn = lsn
+
+    def fix_end(self) -> None:
+        """Let the stream end at what exists now (Spark's AvailableNow)."""
+        self._end_lsn = self.origin.extent().next_lsn
+
+    def latest(self, start: Offset, records_max: int, bytes_max: int) -> Offset:
+        """Offset up to which the next trigger reads from ``start`` on; ``start`` if there is nothing. 0: no limit."""
+        extent = self._extent(start)
+        begin = int(start["lsn"])
+        end = max(begin, extent.next_lsn if self._end_lsn is None else min(self._end_lsn, extent.next_lsn))
+        if end == begin or self._waits_for_more(end - max(begin, extent.first_lsn)):
+            return start
+        if records_max:
+            end = min(end, max(begin, extent.first_lsn) + records_max)
+        if bytes_max:
+            end = self._within(max(begin, extent.first_lsn), end, bytes_max)
+        return {"log": extent.cluster, "lsn": end}
+
+    def reported(self) -> Offset:
+        """Offset of the end of the log, to measure how far the stream is behind."""
+        extent = self.origin.extent()
+        return {"log": extent.cluster, "lsn": extent.next_lsn}
+
+    def _extent(self, start: Offset) -> Extent:
+        extent = self.origin.extent()
+        check_cluster(self.origin, extent, str(start["log"]))
+        return extent
+
+    def _waits_for_more(self, there: int) -> bool:
+        """True while fewer than minRecordsPerTrigger records wait, for at most maxTriggerDelay; False once the end is
+        fixed."""
+        now_s = self._now_s()
+        if there >= self.options.records_min or self._end_lsn is not None:
+            self._waits_since_s = None
+            return False
+        if self._waits_since_s is None:
+            self._waits_since_s = now_s
+        if now_s - self._waits_since_s >= self.options.delay_s:
+            self._waits_since_s = None
+            return False
+        return True
+
+    def _within(self, begin: int, end: int, bytes_max: int) -> int:
+        """LSN at which payloads from ``begin`` on add up to ``bytes_max``; after the first entry at least."""
+        size = 0
+        for page in self.origin.pages(begin, end - 1, 0):
+            for lsn, count, body in zip(page.lsns, page.counts, page.bodies, strict=True):
+                size += len(body)
+                if size > bytes_max and lsn > begin:
+                    return min(lsn, end)
+                if size >= bytes_max:
+                    return min(lsn + count, end)
+        return end
 
 
 @dataclass

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 import anyio.lowlevel
 
-from alpo.wire.packing import pack, unpack_message
+from alpo.wire.framing import pack, unpack_message
 
 from .codec import FORMAT
 from .errors import Diverged, WrongState

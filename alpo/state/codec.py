@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple, TypeAlias
 
-from alpo.wire.packing import WireError, pack, unpack_list, unpack_message
+from alpo.wire.framing import WireError, pack, unpack_list, unpack_message
 
 MAGIC = b"\xc1\x41"
 FORMAT = 1

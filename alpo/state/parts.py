@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from alpo.wire.packing import pack, unpack_list
+from alpo.wire.framing import pack, unpack_list
 
 from .codec import ID_BYTES, INLINE_BYTES_MAX, INT_MAX, ROOM_BYTES, valid_name
 from .errors import Busy, Diverged

@@ -22,12 +22,12 @@ from alpo.core.settings import Settings
 
 from . import schema
 from .boot import read_applied
-from .columns import Columns, by_client
 from .connections import as_database
 from .filescan import check_end, check_wal
 from .interface import DamagedStore
 from .offline import Found, Source, Summary, as_found, summarise
 from .rows import DamagedRow, run_checksum, session_columns, start_from_json
+from .tables import Columns, by_client
 
 #: Faults listed one by one; further ones are only counted.
 FAULTS_MAX = 1000

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 BUSY_S = 5.0
 _IDLE_READERS_MAX = 8
 _SYNCHRONOUS_FULL = 2
-#: Enough for every length of INSERT (see `commit.ROWS_A_STATEMENT`), so that none is compiled twice.
+#: Enough for every length of INSERT (see `rows.ROWS_A_STATEMENT`), so that none is compiled twice.
 _CACHED_STATEMENTS = 160
 
 

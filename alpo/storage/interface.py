@@ -24,8 +24,8 @@ from alpo.core.disk import (
 from alpo.core.entries import Entry
 
 from ..core.disk import Boot
-from .columns import Columns
 from .events import EventRow, KeptEvent
+from .tables import Columns
 
 
 class StoreError(Exception):

@@ -18,8 +18,6 @@ from alpo.core.entries import Entry
 from alpo.core.members import INCARNATION_BYTES
 
 from .boot import make_boot, make_image
-from .columns import Columns, without_bodies
-from .commit import merge
 from .events import PENDING_MAX, ROWS_MAX, EventRow, KeptEvent
 from .interface import (
     DamagedStore,
@@ -34,12 +32,14 @@ from .rows import (
     Hard,
     applied_from_json,
     applied_to_json,
+    merge,
     session_from_blob,
     session_to_blob,
     start_to_json,
     text_checksum,
 )
 from .search import Head, first_id_where, holds_lsn, is_since
+from .tables import Columns, without_bodies
 
 _REPLAY_BYTES = 4 << 20
 

@@ -34,14 +34,13 @@ from alpo.core.entries import (
 )
 
 from . import schema
-from .columns import Columns, sound_columns, verify_payloads
 from .connections import as_database, connect_reader, translate
 from .directory import LOCK_NAME
 from .interface import DamagedStore, StoreError, WrongStore
 from .rows import Hard
 from .scrub import read_alone
 from .search import first_id_where, holds_lsn, is_since, read_head
-from .tables import SELECT
+from .tables import SELECT, Columns, sound_columns, verify_payloads
 
 PAGE_S = 0.1
 PAGE_ROWS = 4096

@@ -1,28 +1,39 @@
-"""Look for damage in entries that nobody reads: check every row's checksum, a range at a time (R31).
+"""Checks of stored entries: a scrub looks for damage in entries that nobody reads (every row's checksum, a range at a
+time), and a digest over a range of the log compares two copies without sending either (R31).
 
-Laws:
+Laws of the scrub:
 
 * A range is read in one transaction, bounded in bytes and time. Damaged means: the row does not match its checksum,
   cannot be read, or is missing though it was not cleaned. All other rows in the range are sound.
 * The scrub's position is saved beside the store without an fsync: if it is lost, a pass begins again.
+
+Laws of the digest:
+
+* The digest of no entries is 16 zero bytes. Each entry extends it: BLAKE2b (16 bytes) over the digest so far, the
+  entry's ``check`` (u32, little endian) and its ``digest``, whole. These two fields cover all others and the payloads.
+* Equal digests over the same ids mean equal entries in the same order. Once two chains differ they differ from there
+  on, so bisection finds the first entry that differs.
+* A range may begin anywhere: the chain needs nothing from before it, which may have been cleaned.
+* Only entries that match their own checksums enter a digest.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sqlite3
+import struct
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from alpo.core.entries import DamagedEntry, Entry, verify
+from alpo.core.entries import DIGEST_BYTES, DamagedEntry, Entry, verify
 
 from . import schema
-from .columns import Columns
 from .connections import translate
-from .interface import DamagedStore, Readable, Scrubbed
-from .tables import COLUMNS, SELECT
+from .interface import DamagedStore, Readable, Scrubbed, Store
+from .tables import COLUMNS, SELECT, Columns
 
 SCRUB_NAME = "alpo.scrub"
 #: Longest time for one range, as for every reader's transaction.
@@ -131,3 +142,64 @@ class ScrubMark:
         fields = {"next_id": next_id, "damaged": list(damaged), "ended_ms": ended_ms}
         fresh.write_text(json.dumps(fields) + "\n", "utf-8")
         fresh.replace(self._path)
+
+
+_CHECK = struct.Struct("<I")
+
+
+class DamagedAt(DamagedStore):
+    """Entry ``id`` of the range is damaged or missing."""
+
+
+class Span(NamedTuple):
+    """A range of entries and its digest. ``last_id`` is ``first_id - 1`` while it is empty; ``last_lsn`` is ``first_lsn
+    - 1`` if it has no payloads, both are 0 without entries. ``bytes``: body sizes plus about 100 an entry."""
+
+    first_id: int
+    last_id: int
+    first_lsn: int
+    last_lsn: int
+    digest: bytes
+    bytes: int
+
+    @staticmethod
+    def before(first_id: int) -> Span:
+        """An empty range that begins at ``first_id``."""
+        return Span(first_id, first_id - 1, 0, 0, bytes(DIGEST_BYTES), 0)
+
+    def followed_by_columns(self, columns: Columns) -> Span:
+        """The range extended by entries given as columns; same conditions as `followed_by`."""
+        if not columns.ids:
+            return self
+        assert columns.ids[0] == self.last_id + 1
+        digest, pack = self.digest, _CHECK.pack
+        for check, of_body in zip(columns.checks, columns.digests, strict=True):
+            digest = hashlib.blake2b(digest + pack(check) + of_body, digest_size=DIGEST_BYTES).digest()
+        return Span(
+            self.first_id, columns.ids[-1], self.first_lsn or columns.lsns[0],
+            columns.lsns[-1] + columns.counts[-1] - 1, digest,
+            self.bytes + ROW_BYTES * len(columns.ids) + sum(map(len, columns.bodies)),
+        )
+
+    def followed_by(self, entries: Iterable[Entry]) -> Span:
+        """The range extended by ``entries``, which must have the next ids and be sound."""
+        first_id, last_id, first_lsn, last_lsn, digest, size = self
+        for entry in entries:
+            assert entry.id == last_id + 1
+            first_lsn = first_lsn or entry.lsn
+            last_id, last_lsn = entry.id, entry.lsn + entry.count - 1
+            link = digest + _CHECK.pack(entry.check) + entry.digest
+            digest = hashlib.blake2b(link, digest_size=DIGEST_BYTES).digest()
+            size += ROW_BYTES + len(entry.body)
+        return Span(first_id, last_id, first_lsn, last_lsn, digest, size)
+
+
+def read_on(store: Store, span: Span, last_id: int, bytes_max: int) -> Span:
+    """Extend ``span`` by at least one entry, up to ``last_id`` or about ``bytes_max`` bytes. Returns ``span`` itself if
+    the entry after it does not exist or was cleaned. Any thread. Raises `DamagedAt`, `StoreError`."""
+    next_id = span.last_id + 1
+    rows_max = max(1, bytes_max // ROW_BYTES)
+    try:
+        return span.followed_by(read_sound(store, next_id, min(last_id, span.last_id + rows_max), bytes_max))
+    except DamagedStore as error:
+        raise DamagedAt(str(error), next_id) from error

@@ -28,8 +28,6 @@ from alpo.core.members import INCARNATION_BYTES
 from . import schema
 from .backup import copy_state
 from .boot import read_boot, read_snapshot
-from .columns import Columns, joined, sound_columns, sound_heads
-from .commit import ROWS_A_STATEMENT, apply, insert, merge
 from .connections import ReadPool, connect_writer, translate
 from .directory import DirectoryLock, Place
 from .events import EventKeeper, EventRow, KeptEvent, read_events
@@ -42,9 +40,10 @@ from .interface import (
     StoreFull,
     Volume,
 )
+from .rows import ROWS_A_STATEMENT, apply, insert, merge
 from .scrub import read_alone, scrub
 from .search import Head, Places, first_id_where, holds_lsn, is_since, read_head
-from .tables import SELECT
+from .tables import SELECT, Columns, joined, sound_columns, sound_heads
 from .vacuum import IDLE_GAP_S, SpaceKeeper, count_pages
 from .wal import WalKeeper
 

@@ -12,9 +12,8 @@ from typing import Any, Self, TypeVar
 
 from alpo.client.record import PageEntry, Record, records_of
 from alpo.client.servers import Servers
-from alpo.core.entries import Kind
+from alpo.core.entries import Kind, parts
 from alpo.core.ranks import State
-from alpo.core.runs import parts
 from alpo.errors import Unavailable
 from alpo_sim.checks import Broken
 from alpo_sim.options import SECOND

@@ -18,8 +18,7 @@ from alpo.client.log import Log
 from alpo.client.operator.sessions import ByHand
 from alpo.client.payloads import Item, Parcel, Payload
 from alpo.client.servers import Servers
-from alpo.core.entries import Entry, Kind
-from alpo.core.runs import parts
+from alpo.core.entries import Entry, Kind, parts
 from alpo.errors import NotGuaranteed
 from alpo_sim.checks import Broken
 

@@ -13,15 +13,14 @@ from collections import deque
 from functools import partial
 from typing import Any, cast
 
-from alpo.core.entries import join_payloads, split_payloads
-from alpo.core.inputs import Input
+from alpo.core.entries import Part, join_payloads, parts, split_payloads
+from alpo.core.ready import Input
 from alpo.core.replica import Replica
 from alpo.core.requests import Code, CursorsAre, ListCursors, ReadAt, ReadIndex, Refused, Reply
-from alpo.core.runs import Part, parts
+from alpo.node.admission import Limits, frame_bytes
 from alpo.node.await_replicated import behind
 from alpo.node.client_connection import ClientRequests, Handler
 from alpo.node.counters import Counters, Elections
-from alpo.node.limits import Limits, frame_bytes
 from alpo.node.pages import Extent, OutOfRange, answer, build_page, extent, with_tail
 from alpo.node.reads import front
 from alpo.node.retention import lags

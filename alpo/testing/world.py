@@ -12,7 +12,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from alpo.core.inputs import Input
+from alpo.core.ready import Input
 from alpo.core.requests import AppendRun, Origin, Refused, Reply
 from alpo_sim.host import Host
 from alpo_sim.options import MS, SECOND, Load, Network, Options

@@ -14,15 +14,13 @@ from itertools import repeat
 from typing import Any, NamedTuple
 
 from alpo.core import requests as q
-from alpo.core.client_ids import CLIENT_BYTES_MAX
 from alpo.core.disk import SessionRow
-from alpo.core.entries import DamagedEntry, split_payloads
+from alpo.core.entries import CLIENT_BYTES_MAX, DamagedEntry, split_payloads
 from alpo.core.requests import Code, Fate, MemberStep
 
 from . import requests as r
 from . import shapes as s
-from .framing import frame
-from .packing import WireError, pack, unpack_list, unpack_message
+from .framing import WireError, frame, pack, unpack_list, unpack_message
 from .shapes import Shape, WrongVersion
 
 #: Most items of one `Append`, so also LSNs of one `Appended`; a client with more in flight sends several.

@@ -1,12 +1,33 @@
-"""The wire's public interface: messages to frames, frame bodies to messages. See docs/wire-format.md.
+"""The wire's public interface: messages to frames, frame bodies to messages; and the messages between servers
+(`alpo.core.messages`) as bytes and back. See docs/wire-format.md.
 
 `encode`, `encode_envelope` and `encode_problem` make whole frames; the `decode_*` functions take a body from
 `FrameReader`. Whatever a body holds, decoding returns a message of the right shape or raises `WireError`, nothing else.
 A client imports `client_codec` alone: that is quicker.
+
+Laws of messages between servers:
+
+* A body is a flat msgpack array: type number, cluster, sender's id and incarnation, target's id and incarnation, then
+  the message's fields in their order. Numbers are never reused.
+* The entries of an `AppendRequest` are packed once for all receivers; the bytes are the frame's tail.
+* Decoded entries have consecutive ids, and each matches its own checksum (R31).
 """
 
 from __future__ import annotations
 
+import struct
+from functools import lru_cache
+from itertools import chain, repeat
+from operator import attrgetter
+from typing import Any
+
+from alpo.core import messages as m
+from alpo.core.disk import SessionRow
+from alpo.core.entries import CLIENT_BYTES_MAX, DamagedEntry, Entry, is_digest, verify_headers
+from alpo.core.members import Identity, StartStatus
+
+from . import requests as r
+from . import shapes as s
 from .client_codec import (
     ITEMS_MAX,
     ROWS_MAX,
@@ -18,9 +39,159 @@ from .client_codec import (
     encode_problem,
     largest,
 )
-from .packing import WireError
-from .peer_codec import ENTRIES_MAX, ToldProblem, decode_envelope, encode_entries, encode_envelope
-from .shapes import ADDRESS_BYTES_MAX, WrongVersion, version_told
+from .client_codec import SHAPES as CLIENT_SHAPES
+from .framing import WireError, frame, pack, unpack_list, unpack_message
+from .shapes import ADDRESS_BYTES_MAX, Shape, WrongVersion, version_told
+
+#: Most entries of one `AppendRequest`.
+ENTRIES_MAX = 1 << 20
+#: Bounds of one `SnapshotPart`: sessions, remembered serials of one session, bytes of its head.
+SESSIONS_MAX = 1 << 20
+SLOTS_MAX = 1 << 20
+HEAD_BYTES_MAX = 1 << 20
+
+_json = s.text(s.TEXT_BYTES_MAX)
+_digest = s.octets(0, s.ID_BYTES)
+_BIN32 = struct.Struct(">BI")
+_EMPTY_BIN = b"\xc4\x00"
+_PREFIX = 6
+_client_of = attrgetter("client")
+_SESSION_TYPES = (str, int, bytes, int, int, int, int, int)
+_SLOTS = SessionRow._fields.index("slots")
+_SLOT_TYPES = (int, int, int, int, bytes)
+_PROBLEM = next(shape for shape in CLIENT_SHAPES if shape.cls is r.Problem)
+
+
+class ToldProblem(WireError):
+    """The other server has sent a `Problem`, which is its last message before it closes the connection."""
+
+    def __init__(self, problem: r.Problem) -> None:
+        super().__init__(f"the other server says: {problem.text}")
+        self.problem = problem
+
+
+def _entries(value: Any) -> list[Entry]:
+    items = unpack_list(value, ENTRIES_MAX, len(Entry._fields))
+    if not items:
+        return []
+    if set(map(type, items)) != {tuple}:
+        s.refuse("a list with something else than entries")
+    entries = list(map(tuple.__new__, repeat(Entry), items))
+    try:
+        verify_headers(entries)
+    except DamagedEntry as error:
+        raise WireError(str(error)) from error
+    if any(len(name.encode()) > CLIENT_BYTES_MAX for name in set(map(_client_of, entries))):
+        s.refuse(f"an entry's client id is over {CLIENT_BYTES_MAX} bytes")
+    return entries
+
+
+def _sessions(value: Any) -> tuple[SessionRow, ...]:
+    items = unpack_list(value, SESSIONS_MAX, SLOTS_MAX)
+    if not items:
+        return ()
+    columns = s.columns(items, len(SessionRow._fields))
+    heads, slots = (*columns[:_SLOTS], *columns[_SLOTS + 1 :]), columns[_SLOTS]
+    for column, of in zip(heads, _SESSION_TYPES, strict=True):
+        s.check_column(column, of)
+    if set(map(type, slots)) != {tuple} or max(map(len, slots)) > SLOTS_MAX:
+        s.refuse("a session's serials are no list, or too many")
+    of_all = s.columns(list(chain.from_iterable(slots)), len(_SLOT_TYPES))
+    for column, of in zip(of_all, _SLOT_TYPES, strict=True):
+        s.check_column(column, of)
+    if not all(map(is_digest, of_all[-1])):
+        s.refuse("a remembered entry has a digest of another form")
+    return tuple(SessionRow._make((*item[:_SLOTS], list(item[_SLOTS]), *item[_SLOTS + 1 :])) for item in items)
+
+
+#: Every type that travels in an envelope.
+SHAPES = (
+    Shape(64, m.CanvassRequest, (s.number, s.number, s.rank, s.flag)),
+    Shape(65, m.CanvassAnswer, (s.number, s.number, s.one_of(m.Canvass))),
+    Shape(66, m.VoteRequest, (s.number, s.rank, s.flag)),
+    Shape(67, m.VoteAnswer, (s.number, s.number, s.one_of(m.Vote), s.number, s.optional(s.rank), s.number)),
+    Shape(68, m.DeferRequest, (s.number, s.rank)),
+    Shape(69, m.DeferAnswer, (s.number, s.number, s.one_of(m.Defer))),
+    Shape(70, m.AppendRequest, (
+        s.number, s.number, s.number, s.number, s.number, s.number, _entries,
+    ), forms=s.packed(6)),
+    Shape(71, m.AppendAnswer, (
+        s.number, s.flag, s.number, s.number, s.number, s.number, s.number, s.number, s.number, s.flag,
+        s.one_of(m.Room),
+    )),
+    Shape(72, m.HandOver, (s.number,)),
+    Shape(73, m.WrongIncarnation, (s.incarnation,)),
+    Shape(74, m.StartQuestion, (s.number, _digest)),
+    Shape(75, m.StartAnswer, (s.number, s.one_of(StartStatus), _digest, s.each(s.identity), s.cluster, _json, _json)),
+    Shape(76, m.SnapshotPart, (
+        s.number, s.number, s.number, s.positive, s.text(HEAD_BYTES_MAX), _sessions,
+    ), forms=s.packed(5)),
+    Shape(77, m.SnapshotAnswer, (s.number, s.number, s.number, s.number)),
+    Shape(78, m.Retired, ()),
+    Shape(79, m.WentBack, (s.number, s.number)),
+    Shape(80, m.CopyRequest, (s.number, s.number)),
+    Shape(81, m.CopyAnswer, (s.number, s.number, _entries), forms=s.packed(2)),
+)
+
+
+#: Shapes by class, and by number, for each version of the protocol from `OLDEST_VERSION` on.
+_BY_CLASS = {4: {shape.cls: shape for shape in SHAPES}}
+_BY_NUMBER = {4: {shape.number: shape for shape in SHAPES}}
+
+
+def encode_entries(entries: list[Entry]) -> bytes:
+    """Pack entries; the result may be given to `encode_envelope` for each peer. Raises `WireError`."""
+    return pack(entries)
+
+
+def encode_envelope(envelope: m.Envelope, entries_blob: bytes | None = None, version: int = r.VERSION) -> bytes:
+    """The envelope as a frame, for a connection of this protocol ``version``.
+
+    ``entries_blob``: `encode_entries` of an AppendRequest's entries, if already made.
+
+    Raises `WireError` for a value that cannot be packed; fields are checked only on arrival.
+    """
+    sender, target, message = envelope.sender, envelope.target, envelope.message
+    shape = _BY_CLASS[version][type(message)]
+    prefix = [shape.number, envelope.cluster, sender.id, sender.incarnation, target.id, target.incarnation]
+    if type(message) is not m.AppendRequest:
+        return frame(pack(prefix + s.plain_fields(shape, message)[1:]))
+    blob = encode_entries(message.entries) if entries_blob is None else entries_blob
+    # Pack an empty value in the blob's place, then append the blob: it is copied only once, into the frame.
+    head = pack([*prefix, *message[:-1], b""]).removesuffix(_EMPTY_BIN)
+    return frame(head, _BIN32.pack(0xC6, len(blob)), blob)
+
+
+@lru_cache(maxsize=64, typed=True)  # every message of a connection has the same
+def _addresses(of: Any, sender: Any, sender_is: Any, target: Any, target_is: Any) -> tuple[bytes, Identity, Identity]:
+    """Check an envelope's addresses. Raises `WireError`, or TypeError for a value that cannot be hashed (a map)."""
+    return (
+        s.cluster(of),
+        Identity(s.number(sender), s.incarnation(sender_is)),
+        Identity(s.number(target), s.incarnation(target_is)),
+    )
+
+
+def decode_envelope(body: bytes | memoryview, version: int = r.VERSION) -> m.Envelope:
+    """Decode a frame's body. Raises `WireError`, or its subclass `ToldProblem` if the other server reports a
+    problem."""
+    fields = unpack_message(body)
+    if fields[0] == _PROBLEM.number:
+        raise ToldProblem(s.build(_PROBLEM, fields[1:]))
+    shape = _BY_NUMBER[version].get(fields[0])
+    if shape is None:
+        raise WireError(f"message type {fields[0]} is nothing that servers say to each other")
+    if len(fields) < _PREFIX:
+        raise WireError("an envelope without addresses")
+    try:
+        of, sender, target = _addresses(*fields[1:_PREFIX])
+    except (WireError, TypeError) as error:
+        raise WireError(f"an envelope's addresses: {error}") from error
+    message = s.build(shape, fields[_PREFIX:])
+    if type(message) is m.AppendRequest and message.entries and message.entries[0].id != message.prev_id + 1:
+        raise WireError(f"entry {message.entries[0].id} does not follow entry {message.prev_id}")
+    return m.Envelope(of, sender, target, message)
+
 
 __all__ = [
     "ADDRESS_BYTES_MAX", "ENTRIES_MAX", "ITEMS_MAX", "ROWS_MAX", "Largest", "ToldProblem", "WireError", "WrongVersion",

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
-from alpo.core.entries import DIGEST_BYTES, Entry, Kind, counts_of, serials_of, split_payloads
-from alpo.core.runs import parts
+from alpo.core.entries import DIGEST_BYTES, Entry, Kind, counts_of, parts, serials_of, split_payloads
 
 from .requests import ColumnPage
 from .shapes import INT_MAX, LONG_BYTES, refuse

@@ -22,8 +22,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 
-from .framing import HEADER_BYTES, FrameError, FrameReader, frame, piece_frame
-from .packing import WireError
+from .framing import HEADER_BYTES, FrameError, FrameReader, WireError, frame, piece_frame
 
 #: The byte that msgpack never uses.
 MARK = 0xC1

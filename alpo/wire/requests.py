@@ -20,9 +20,11 @@ OLDEST_VERSION = 4
 class PeerHello(NamedTuple):
     """First frame from a server that dials another, and the answer to it (R27).
 
-    ``cluster`` is b"" before the first start; ``target_incarnation`` is b"" if unknown. ``timers_ms``: (heartbeat,
-    election timeout, stagger). ``horizon_ms``: the sessions' horizon. ``process``: a random number that the sender's
-    process has drawn at its start.
+    ``cluster`` is b"" before the first start; a *different* one closes the connection. ``address``: where the sender
+    listens, ``host:port``. ``target_incarnation`` is b"" if unknown. ``time_ms``: the sender's clock. ``horizon_ms``:
+    the sessions' horizon (R22). ``timers_ms``: heartbeat, election timeout, stagger; to warn when they differ.
+    ``process``: a random number that the sender's process has drawn at its start, to notice that two processes have one
+    identity.
     """
 
     version: int
@@ -43,8 +45,8 @@ COMMAND = "alpo-command "
 
 
 class ClientHello(NamedTuple):
-    """First frame from a client; ``cluster`` is b"" if any will do. ``library``: what it is, with its version; a name
-    that begins with `COMMAND` is an operator's."""
+    """First frame from a client; ``cluster`` is b"" if any will do. ``library``: what it is, with its version; that of
+    the `alpo` command begins with "alpo-command ", another server's with "alpod "."""
 
     version: int
     cluster: bytes
@@ -52,7 +54,11 @@ class ClientHello(NamedTuple):
 
 
 class ServerHello(NamedTuple):
-    """Answer to a `ClientHello`. ``leader`` is 0 while none is known; ``members``: (id, address)."""
+    """Answer to a `ClientHello`. ``cluster`` is b"" before the first start; ``id`` is this server's, ``time_ms`` its
+    clock. ``horizon_ms``: the sessions' horizon: random client ids are made newer than it (R22). ``batch_bytes_max``:
+    of a batch's body as it travels, lengths included. ``window``: appends that one client may have in flight.
+    ``leader`` is 0 while none is known; ``members``: (id, address).
+    """
 
     version: int
     cluster: bytes
@@ -67,18 +73,21 @@ class ServerHello(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Last frame before a connection is closed: what was wrong. ``code``: a `core.requests.Code`."""
+    """Last frame before a connection is closed, perhaps instead of an answer: what was wrong, in a line for people.
+    Between servers NOT_READY means that the sender is stopping: its absence should raise no alarm."""
 
     code: int
     text: str
 
 
 class Append(NamedTuple):
-    """A `core.requests.AppendRun` in its encoded form. ``items``: bytes, or (count, joined body) for more than one.
+    """Appends with serials ``serial``, ``serial + 1``, … (R21), the last at most 2^63 - 1.
 
-    A type of its own for speed: to make a pair of each payload, and to undo that, would cost a client a fifth more for
-    each frame.
+    ``epoch``: of a named client's session; 0 for a random client. ``sparse``: the client has no other append in flight,
+    so its single serial may skip others. ``by_hand``: a retry by another process. An item is a payload (binary), or a
+    batch: [count, body], the body being each payload behind its length (4 bytes, unsigned, little endian).
     """
+    # The core's AppendRun would not do: to make a pair of each payload, and undo that, costs a client a fifth more.
 
     client: str
     epoch: int
@@ -89,8 +98,9 @@ class Append(NamedTuple):
 
 
 class AppendAfter(NamedTuple):
-    """A conditional `core.requests.AppendRun` in its encoded form: one append, to be taken only if ``expect_last`` is
-    the log's last LSN. ``item``: as those of `Append`."""
+    """A conditional append (R21): taken only if ``expect_last`` is the log's last LSN (0: it never held a payload).
+    Otherwise refused with CONFLICT, which leaves the serial free. If the refusal's ``number`` is above ``expect_last``,
+    no transmission of it can be taken any more; if below, a late one can. The other fields are as in `Append`."""
 
     client: str
     epoch: int
@@ -111,7 +121,8 @@ class AppendAfter(NamedTuple):
 
 
 class AppendRefused(NamedTuple):
-    """Refusal of ``count`` serials from ``serial`` on; ``leader`` (0: unknown) and its address are hints."""
+    """Refusal of ``count`` serials from ``serial`` on; ``number`` depends on the code; ``leader`` (0: unknown) and its
+    address are hints; ``detail`` is for people."""
 
     client: str
     serial: int
@@ -124,7 +135,8 @@ class AppendRefused(NamedTuple):
 
 
 class AwaitReplicated(NamedTuple):
-    """Request answered once every member has payload ``lsn`` on disk, or after ``wait_ms`` (R18; leader only)."""
+    """Request answered once every member has payload ``lsn`` on disk, or after ``wait_ms``, at most 60,000 (R18; leader
+    only)."""
 
     request: int
     lsn: int
@@ -141,16 +153,17 @@ class Replicated(NamedTuple):
 
 
 class CursorTable(NamedTuple):
-    """`core.requests.CursorsAre` with lags that the server's store adds. ``rows``: (name, lsn, lag_bytes, lag_ms), by
-    name."""
+    """All cursors, guaranteed. ``rows``, by name: name, LSN, about how many bytes it holds, age in ms of the payload at
+    that LSN (0 at the end)."""
 
     request: int
     rows: list[tuple[str, int, int, int]]
 
 
 class Done(NamedTuple):
-    """Success of a request; ``number``: the dropped epoch, the cursor's present or last position, or the last id of a
-    backup; else 0."""
+    """Success of `Initialise`, `DropSession`, `SetCursor`, `DropCursor` or `AcceptClocks`, the end of a `Backup`, or
+    the begin of `GiveBack`. ``number``: the dropped epoch, the cursor's present or last position, the last id of a
+    backup, or the clocks' leap in ms; else 0."""
 
     request: int
     number: int
@@ -159,11 +172,12 @@ class Done(NamedTuple):
 class Read(NamedTuple):
     """Request for one page from LSN ``start`` on.
 
-    ``start`` 0: the first available. ``last`` > 0: instead the last so many payloads. ``since_ms`` > 0: instead from
-    the first entry at or after that time. ``linearizable``: a read round fixes the end (R25; leader only); otherwise
-    this server's own copy is read (R26), after waiting at most ``wait_ms`` until it reaches ``end``, if given (> 0).
-    ``wait_ms`` with ``end`` 0: long poll, answered when there is something at ``start`` or the time is up. ``client``:
-    only this client's payloads ("": all).
+    ``start`` 0: the first available; below that: OUT_OF_RANGE (R20). ``last`` > 0: instead the last so many payloads.
+    ``since_ms`` > 0: instead from the first entry at or after that time. ``linearizable``: a read round fixes the end
+    (R25; leader only); otherwise this server's own copy is read (R26), after waiting at most ``wait_ms`` until it
+    reaches ``end``, if given (> 0). ``wait_ms`` with ``end`` 0: long poll, answered when there is something at
+    ``start`` or the time is up. ``client``: only this client's payloads ("": all). ``bytes_max``: of all bodies
+    together; the server has its own limit too.
     """
 
     request: int
@@ -179,9 +193,11 @@ class Read(NamedTuple):
 
 class Page(NamedTuple):
     """Answer to `Read`. ``entries``: (id, term, time_ms, client, serial, lsn, count, body) of appends, in order, each
-    whole; those of a run share its id, term, time and client (R32). ``next_lsn``: where the next page begins;
+    whole; those of a run share its id, term, time and client (R32). Of a batch in which the log was trimmed only the
+    payloads from ``first_lsn`` on are there, with their lsn and count. ``next_lsn``: where the next page begins;
     ``end_lsn``: the last LSN that this server could serve when it answered (for a linearizable read: its fixed end);
-    ``first_lsn``: the first available."""
+    ``first_lsn``: the first available, one above ``end_lsn`` if there is
+    nothing."""
 
     request: int
     entries: list[tuple[int, int, int, str, int, int, int, bytes]]
@@ -191,7 +207,7 @@ class Page(NamedTuple):
 
 
 class ReadColumns(NamedTuple):
-    """`Read` answered by a `ColumnPage`: for readers of many payloads."""
+    """`Read` answered by a `ColumnPage`, which is faster for many payloads; the fields are the same."""
 
     request: int
     start: int
@@ -205,9 +221,9 @@ class ReadColumns(NamedTuple):
 
 
 class ColumnPage(NamedTuple):
-    """A `Page` in columns, packed by `wire.column_pages`: integers of 8 bytes; ``names``: all clients, ``clients``:
-    position of each entry's client in them; ``lengths`` of the bodies, and the bodies joined; ``steps``: see
-    `column_pages.PageColumns`, a byte each."""
+    """A `Page` in columns of equal length. ``names``: the clients, each once; ``clients``: for each entry the position
+    of its client in them, from 0; ``lengths`` of the bodies, and the bodies joined. ``steps``: a byte for each entry, 1
+    if its payloads have the serials ``serial``, ``serial + 1``, … (a run), 0 if all have ``serial``."""
 
     request: int
     ids: bytes
@@ -232,7 +248,8 @@ class Status(NamedTuple):
 
 
 class ListEvents(NamedTuple):
-    """Request for the newest ``count`` events of this server with a number below ``before`` (0: no limit)."""
+    """Request for the newest ``count`` events of this server with a number below ``before`` (0: no limit); a page
+    holds at most 1,000."""
 
     request: int
     before: int
@@ -250,14 +267,16 @@ class EventList(NamedTuple):
 
 
 class StatusAnswer(NamedTuple):
-    """Answer to `Status`; ``fields``: see `node.status`."""
+    """Answer to `Status`; ``fields``: text to null, booleans, numbers, text, arrays and such maps, at most 16 deep."""
 
     request: int
     fields: dict[str, Any]
 
 
 class Backup(NamedTuple):
-    """Request for a copy of this server's log, without hard state and incarnation."""
+    """Request for a copy of this server's log as far as it is guaranteed, without hard state and incarnation. Answered
+    by `BackupHead`, `BackupRows` and `Done`; or, even in the middle, by a refusal: OUT_OF_RANGE when cleaning has
+    overtaken the copy (ask again), or NOT_READY."""
 
     request: int
 
@@ -274,7 +293,8 @@ class BackupHead(NamedTuple):
 
 
 class BackupRows(NamedTuple):
-    """Rows of the data file's ``table``, with its columns; every row has its own checksum."""
+    """Rows of the data file's ``table``: hard, base, applied, saved_sessions, runs or, last and in order of their ids,
+    log; with its columns in order, those of log as an entry. Every row of log has its own checksum."""
 
     request: int
     table: str
@@ -282,7 +302,8 @@ class BackupRows(NamedTuple):
 
 
 class GiveBack(NamedTuple):
-    """Request to return the free pages of this server's data file to the file system, while it serves (R19)."""
+    """Request to return the free pages of this server's data file to the file system, while it serves (R19).
+    Answered at once by `Done`; the status shows how far it is."""
 
     request: int
 
@@ -295,7 +316,9 @@ class AcceptClocks(NamedTuple):
 
 
 class RangeDigest(NamedTuple):
-    """Request for a digest over this server's entries ``first_id`` … ``last_id`` (R31)."""
+    """Request for a digest over this server's entries ``first_id`` … ``last_id`` (R31). Any server answers. Refused
+    with NOT_READY if one of them is damaged (its id is the ``number``; 0: the store cannot be read), and with INVALID
+    if ``last_id`` is below ``first_id``."""
 
     request: int
     first_id: int
@@ -303,8 +326,10 @@ class RangeDigest(NamedTuple):
 
 
 class DigestIs(NamedTuple):
-    """Answer to `RangeDigest`, see `storage.digest.Span`: as much of the range as the server holds, knows to be
-    guaranteed and reads for one request; empty if ``last_id`` is below ``first_id``."""
+    """Answer to `RangeDigest`: for as much of the range as the server holds, knows to be guaranteed and reads for one
+    request (4,096 entries, about 1 MiB, or what it reads in a second); ask again from ``last_id`` + 1. Empty if
+    ``last_id`` is below ``first_id``. LSNs: of the first and the last payload in these entries; ``last_lsn`` is
+    ``first_lsn`` - 1 if they hold none, ``first_lsn`` 0 if there is no entry."""
 
     request: int
     first_id: int
@@ -315,7 +340,7 @@ class DigestIs(NamedTuple):
 
 
 class RequestRefused(NamedTuple):
-    """Refusal of a numbered request."""
+    """Refusal of a numbered request; its fields are as in `AppendRefused`."""
 
     request: int
     code: int

@@ -15,11 +15,11 @@ from functools import cache
 from itertools import takewhile
 from typing import Any, NamedTuple, NoReturn
 
-from alpo.core.client_ids import CLIENT_BYTES_MAX
+from alpo.core.entries import CLIENT_BYTES_MAX
 from alpo.core.members import Identity
 from alpo.core.ranks import Rank
 
-from .packing import WireError, pack, unpack_list
+from .framing import WireError, pack, unpack_list
 
 INT_MAX = 2**63 - 1
 #: Nesting of arrays and maps in a value of no fixed shape.

@@ -16,8 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
-from alpo.core.entries import Entry, Kind, split_payloads
-from alpo.core.runs import parts
+from alpo.core.entries import Entry, Kind, parts, split_payloads
 from alpo.offline import Fault, open_source, tell
 from alpo.storage.backup import PARTIAL_SUFFIX
 from alpo.storage.schema import sync

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from alpo.core.entries import DamagedEntry, Entry, Kind, parse_body, serials_of, split_payloads
-from alpo.core.runs import parts
+from alpo.core.entries import DamagedEntry, Entry, Kind, parse_body, parts, serials_of, split_payloads
 from alpo.offline import Found, Source, open_source, tell
 from alpo.offline import verify as audit
 

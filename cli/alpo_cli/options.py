@@ -19,7 +19,7 @@ import typer
 
 from alpo import __version__
 from alpo.addresses import SERVER_DEFAULT, AddressError, parse_address, parse_dialled, parse_servers
-from alpo.core.client_ids import CLIENT_BYTES_MAX, created_ms
+from alpo.core.entries import CLIENT_BYTES_MAX, created_ms
 from alpo.errors import TlsError, Unavailable
 from alpo.tls import NAME_DEFAULT, tls_given
 

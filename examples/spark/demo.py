@@ -27,9 +27,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 import alpo
 from alpo.spark import append_batch, configure
 from alpo.spark.jobs.archiving import archive, trim_archived
-from alpo.spark.jobs.auditing import Wanted, audit
+from alpo.spark.jobs.auditing import Wanted, audit, read_history
 from alpo.spark.jobs.fan import QUIET, on_spark
-from alpo.spark.jobs.history import read_history
 from alpo.spark.live import ServerOrigin
 from alpo_cli.local_cluster import LocalCluster, free_base_port
 

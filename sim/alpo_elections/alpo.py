@@ -9,10 +9,9 @@ from functools import cache
 from alpo.core.config import ReplicaConfig
 from alpo.core.disk import Boot, Load, LoadCopy, LoadSnapshot, StartState, Write
 from alpo.core.entries import Entry, Kind, seal
-from alpo.core.inputs import Connected, Input, Persisted, Received, Tick
 from alpo.core.members import Identity, Member, MemberList, Role, StartStatus
 from alpo.core.messages import AppendRequest, Envelope, HandOver, Message
-from alpo.core.ready import Alarm, Event, Ready, carry_out
+from alpo.core.ready import Alarm, Connected, Event, Input, Persisted, Ready, Received, Tick, carry_out
 from alpo.core.replica import Replica
 from alpo.core.requests import AppendRun, Reply
 from alpo.core.settings import Settings

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from alpo.core.client_ids import random_client
-from alpo.core.entries import split_payloads
-from alpo.core.inputs import Input
+from alpo.core.entries import random_client, split_payloads
 from alpo.core.members import StartStatus
+from alpo.core.ready import Input
 from alpo.core.requests import (
     AppendRun,
     ChangeMember,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from alpo.core.inputs import Input
+from alpo.core.ready import Input
 from alpo.core.requests import Code, Refused, Reply
 
 from .cluster import Cluster

@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from alpo.core.entries import DamagedEntry, verify_headers
-from alpo.core.inputs import Clean, DamageFound, Input, Space
 from alpo.core.messages import AppendAnswer, AppendRequest, Envelope, Room
 from alpo.core.ranks import State
+from alpo.core.ready import Clean, DamageFound, Input, Space
 from alpo.core.replica import Replica
 from alpo.core.requests import Initialise, Reply
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from alpo.core.inputs import Input, PeerGone, Stop
 from alpo.core.messages import Room
-from alpo.core.ready import Ready
+from alpo.core.ready import Input, PeerGone, Ready, Stop
 
 from .cluster import Cluster
 from .host import Host

@@ -6,8 +6,8 @@ import hashlib
 from collections import deque
 
 from alpo.core.disk import Load, LoadCopy, LoadSnapshot, Write
-from alpo.core.inputs import Input
 from alpo.core.messages import Envelope
+from alpo.core.ready import Input
 from alpo.core.replica import Replica
 from alpo.storage.memory import MemoryStore
 

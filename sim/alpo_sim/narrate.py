@@ -7,9 +7,8 @@ from itertools import pairwise
 from typing import TextIO
 
 from alpo.core.disk import Write
-from alpo.core.inputs import Input, Received
 from alpo.core.messages import AppendRequest, Envelope
-from alpo.core.ready import Event, Ready
+from alpo.core.ready import Event, Input, Ready, Received
 from alpo.core.requests import Appended, Opened, ReadAt, Refused, Reply
 
 from .host import Host

@@ -25,9 +25,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from alpo.core.inputs import Input, Moving, PeerAddress, PeerGone
 from alpo.core.members import Identity
 from alpo.core.messages import REQUESTS, START_ONLY, AppendRequest, CopyAnswer, Envelope, SnapshotPart
+from alpo.core.ready import Input, Moving, PeerAddress, PeerGone
 from alpo.core.replica import Replica
 
 from .host import Host

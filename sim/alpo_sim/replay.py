@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from alpo.core.inputs import Input
 from alpo.core.messages import START_ONLY, Envelope
 from alpo.core.ranks import State
+from alpo.core.ready import Input
 from alpo.core.requests import Initialise, Reply
 
 from .checks import Broken

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from alpo.core.inputs import Input
+from alpo.core.ready import Input
 from alpo.core.requests import Origin
 from alpo.core.settings import Settings
 

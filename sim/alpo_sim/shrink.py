@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, combinations, islice, permutations
 from typing import Any
 
-from alpo.core.client_ids import random_client
-from alpo.core.inputs import Input
+from alpo.core.entries import random_client
+from alpo.core.ready import Input
 from alpo.core.requests import AppendRun, ChangeMember, Transfer
 from alpo.core.settings import Settings
 

@@ -17,21 +17,25 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from alpo.core.config import ReplicaConfig
 from alpo.core.disk import Load, LoadCopy, LoadSnapshot, Write
-from alpo.core.inputs import (
+from alpo.core.members import Configured
+from alpo.core.messages import Envelope
+from alpo.core.ready import (
+    Alarm,
     Connected,
     CopyLoaded,
     DamageFound,
     Disconnected,
+    Event,
     Input,
     Loaded,
+    OutOfOrder,
     Persisted,
+    Ready,
     Received,
     SnapshotLoaded,
     Tick,
+    carry_out,
 )
-from alpo.core.members import Configured
-from alpo.core.messages import Envelope
-from alpo.core.ready import Alarm, Event, OutOfOrder, Ready, carry_out
 from alpo.core.replica import Replica
 from alpo.core.requests import Reply
 from alpo.core.settings import Settings

@@ -22,11 +22,10 @@ import alpo.core
 import alpo.storage
 from alpo import __version__
 from alpo.core.disk import Write
-from alpo.core.inputs import Input
 from alpo.core.messages import Envelope
-from alpo.core.ready import Ready
-from alpo.spark.durable import make
+from alpo.core.ready import Input, Ready
 from alpo.spark.origin import SourceError
+from alpo.spark.staging import make
 from alpo_cli.exits import reason
 
 from . import sweep_files

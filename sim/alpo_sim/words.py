@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, get_type_hints
 
-from alpo.core import inputs, requests
+from alpo.core import ready, requests
 from alpo.core.entries import DamagedEntry, join_payloads, split_payloads
-from alpo.core.inputs import Input
 from alpo.core.members import Identity
 from alpo.core.messages import Room
+from alpo.core.ready import Input
 from alpo.core.requests import MemberStep
 from alpo.core.settings import Settings
 
@@ -353,14 +353,14 @@ def _write_member(x: requests.ChangeMember, names: Names) -> str:
 
 def _read_space(words: Words, names: Names) -> Input:
     room = words.one_of("room", [room.name.lower() for room in Room])
-    return inputs.Space(Room[room.upper()], words.integer_pairs(("free",), "field of space").get("free", 0))
+    return ready.Space(Room[room.upper()], words.integer_pairs(("free",), "field of space").get("free", 0))
 
 
 def _read_damage(words: Words, names: Names) -> Input:
     ids: list[int] = []
     while words.first:
         ids.append(words.whole("a damaged entry's id"))
-    return inputs.DamageFound(tuple(ids))
+    return ready.DamageFound(tuple(ids))
 
 
 def _read_member(words: Words, names: Names) -> Input:
@@ -370,7 +370,7 @@ def _read_member(words: Words, names: Names) -> Input:
     return requests.ChangeMember("", MemberStep[step.upper()], fields.get("id", 0), address, fields.get("priority", 0))
 
 
-def _write_hello(x: inputs.PeerAddress, names: Names) -> str:
+def _write_hello(x: ready.PeerAddress, names: Names) -> str:
     return f"{x.peer} {quote(x.address.encode())} incarnation={x.incarnation.hex()}"
 
 
@@ -378,20 +378,20 @@ def _read_hello(words: Words, names: Names) -> Input:
     peer = words.whole("the peer")
     address = _text(words, words.take("its address, in double quotes,"))
     fields = dict(words.pairs(("incarnation",), "field of a hello"))
-    return inputs.PeerAddress(peer, _hex(words, "incarnation", fields.get("incarnation", "")), address)
+    return ready.PeerAddress(peer, _hex(words, "incarnation", fields.get("incarnation", "")), address)
 
 
-def _write_gone(x: inputs.PeerGone, names: Names) -> str:
+def _write_gone(x: ready.PeerGone, names: Names) -> str:
     return f"{x.peer.id} incarnation={x.peer.incarnation.hex()}"
 
 
 def _read_gone(words: Words, names: Names) -> Input:
     peer = words.whole("the peer")
     fields = dict(words.pairs(("incarnation",), "field of a process"))
-    return inputs.PeerGone(Identity(peer, _hex(words, "incarnation", fields.get("incarnation", ""))))
+    return ready.PeerGone(Identity(peer, _hex(words, "incarnation", fields.get("incarnation", ""))))
 
 
-def _write_moving(x: inputs.Moving, names: Names) -> str:
+def _write_moving(x: ready.Moving, names: Names) -> str:
     return f"{'from' if x.incoming else 'to'} {x.who.id} incarnation={x.who.incarnation.hex()}"
 
 
@@ -401,7 +401,7 @@ def _read_moving(words: Words, names: Names) -> Input:
         raise words.error(f"from or to is expected, not {way!r}")
     who = words.whole("the other server")
     fields = dict(words.pairs(("incarnation",), "field of a process"))
-    return inputs.Moving(Identity(who, _hex(words, "incarnation", fields.get("incarnation", ""))), way == "from")
+    return ready.Moving(Identity(who, _hex(words, "incarnation", fields.get("incarnation", ""))), way == "from")
 
 
 def _write_change(x: requests.ChangeSettings, names: Names) -> str:
@@ -432,14 +432,14 @@ _FORMS = {
     "settings": _of_fields(requests.ShowSettings),
     "change": _Form(requests.ChangeSettings, _write_change, _read_change),
     "init": _of_fields(requests.Initialise),
-    "hello": _Form(inputs.PeerAddress, _write_hello, _read_hello),
-    "gone": _Form(inputs.PeerGone, _write_gone, _read_gone),
-    "moving": _Form(inputs.Moving, _write_moving, _read_moving),
+    "hello": _Form(ready.PeerAddress, _write_hello, _read_hello),
+    "gone": _Form(ready.PeerGone, _write_gone, _read_gone),
+    "moving": _Form(ready.Moving, _write_moving, _read_moving),
     "trim": _of_fields(requests.Trim, "a trim"),
-    "clean": _of_fields(inputs.Clean, "a cleaning"),
-    "space": _Form(inputs.Space, lambda x, names: f"{x.room.name.lower()} free={x.free_bytes}", _read_space),
-    "damage": _Form(inputs.DamageFound, lambda x, names: " ".join(map(str, x.ids)), _read_damage),
-    "stop": _of_fields(inputs.Stop),
+    "clean": _of_fields(ready.Clean, "a cleaning"),
+    "space": _Form(ready.Space, lambda x, names: f"{x.room.name.lower()} free={x.free_bytes}", _read_space),
+    "damage": _Form(ready.DamageFound, lambda x, names: " ".join(map(str, x.ids)), _read_damage),
+    "stop": _of_fields(ready.Stop),
     "member": _Form(requests.ChangeMember, _write_member, _read_member),
     "transfer": _of_fields(requests.Transfer, "a transfer"),
 }

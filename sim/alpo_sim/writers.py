@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from alpo.core.client_ids import created_ms, random_client
-from alpo.core.entries import join_payloads
+from alpo.core.entries import created_ms, join_payloads, random_client
 from alpo.core.requests import Appended, AppendRun, Code, Opened, OpenSession, Refused, Reply
 
 from .checks import Broken

@@ -122,7 +122,7 @@ def test_a_start_waits_for_what_was_killed_and_is_not_gone(
 async def test_a_server_that_ends_while_its_cluster_is_started_is_started_again(
     cluster: LocalCluster, processes: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that was told to stop still runs when `start` counts what runs."""
+    """A server that was told to stop still runs when `start` counts what runs."""
     for server in cluster.servers:
         server.pid = start(processes, OBEDIENT, str(server.data))
     answers = iter([[{"state": "leader", "id": 2}], [], [{"state": "leader", "id": 1}]])

@@ -51,7 +51,7 @@ def commands_of(modules: set[str]) -> set[str]:
 #: Slow to import, and of no use to a command that asks servers for something and prints what they say.
 HEAVY = {"trio", "pydantic", "pydantic_core", "pyarrow", "pyspark", "matplotlib", "sqlite3", "sqlite_utils",
          "structlog", "rich", "statistics", "alpo.config", "alpo.node", "alpo.storage", "alpo.core.replica",
-         "alpo.core.replication", "alpo.core.election", "alpo.wire.peer_codec", "alpo.wire.codec"}
+         "alpo.core.replication", "alpo.core.election", "alpo.wire.codec"}
 #: Besides those, what help, the version and completion do without.
 CLIENT = {"tomllib", "anyio", "asyncio", "msgpack", "ssl", "alpo.client.log", "alpo.wire"}
 

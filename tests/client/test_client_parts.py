@@ -14,8 +14,7 @@ from alpo.client.payloads import batch, single
 from alpo.client.record import records_of
 from alpo.client.servers import given_servers
 from alpo.client.session import Session
-from alpo.core.client_ids import is_random
-from alpo.core.entries import join_payloads
+from alpo.core.entries import is_random, join_payloads
 from alpo.core.requests import Appended, Code
 from alpo.errors import Closed, Fenced, NotGuaranteed, ProtocolError, Refused, TooLarge, Unavailable
 from alpo.wire.requests import AppendRefused

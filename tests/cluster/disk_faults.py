@@ -1,6 +1,6 @@
 """Faults of disks, each with what must follow from it: the server votes again, by itself or on another disk.
 
-Laws (docs/protocol.md states the limits that they keep to):
+Laws (docs/rules.md states the limits that they keep to):
 
 * The disks of a minority are harmed, here one at a time: the next only once everybody votes again, and what was the
   log's end then is guaranteed everywhere.

@@ -46,8 +46,7 @@ from proxy import HOST
 from workload import History, Writer, follow_on, keep_place, read_on
 
 import alpo
-from alpo.core.entries import Entry, Kind, split_payloads
-from alpo.core.runs import parts
+from alpo.core.entries import Entry, Kind, parts, split_payloads
 from alpo.tls import NAME_DEFAULT
 from alpo_cli.certificates import client_leaf, make, server_leaf
 

@@ -19,8 +19,7 @@ from proxy import HOST
 
 from alpo.core import messages as m
 from alpo.core import requests as q
-from alpo.core.client_ids import random_client
-from alpo.core.entries import Kind, seal
+from alpo.core.entries import Kind, random_client, seal
 from alpo.core.members import Identity, StartStatus
 from alpo.core.ranks import Rank
 from alpo.core.requests import Code

@@ -13,11 +13,10 @@ from typing import Any
 from session_leader import random_id
 
 from alpo.core.entries import Entry
-from alpo.core.inputs import Connected, Input, Received
-from alpo.core.invariants import check_all
 from alpo.core.messages import Envelope
+from alpo.core.parts import check_all
 from alpo.core.ranks import State
-from alpo.core.ready import Ready
+from alpo.core.ready import Connected, Input, Ready, Received
 from alpo.core.replica import Replica
 from alpo.core.requests import Appended, AppendRun, Origin, Reply
 from alpo_sim.checks.all import Checks

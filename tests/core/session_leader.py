@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from alpo.core.client_ids import random_client
-from alpo.core.entries import Entry, Kind, seal
+from alpo.core.entries import Entry, Kind, random_client, seal, seal_appends
 from alpo.core.machine.verdicts import (
     Accept,
     Refuse,
@@ -14,7 +13,6 @@ from alpo.core.machine.verdicts import (
     open_body,
 )
 from alpo.core.requests import AppendRun, Code, DropSession, OpenSession
-from alpo.core.runs import seal_appends
 from alpo.core.settings import Settings
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from cluster_kit import Cluster
 from session_leader import CLIENT
 
-from alpo.core.inputs import Clean, Received
 from alpo.core.messages import AppendAnswer, AppendRequest, Envelope
+from alpo.core.ready import Clean, Received
 from alpo.core.replica import Replica
 from alpo.core.requests import Code, Refused, Trim, Trimmed
 

@@ -6,9 +6,9 @@ import pytest
 from cluster_kit import Cluster
 from test_members import started
 
-from alpo.core.inputs import Input
 from alpo.core.members import Role
 from alpo.core.ranks import State
+from alpo.core.ready import Input
 from alpo.core.replica import Replica
 from alpo.core.requests import (
     ChangeMember,

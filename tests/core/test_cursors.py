@@ -10,8 +10,8 @@ from session_leader import CLIENT
 
 from alpo.core import operator_requests
 from alpo.core.entries import Kind, json_body
-from alpo.core.inputs import Clean
 from alpo.core.machine.cursors import CURSORS_MAX
+from alpo.core.ready import Clean
 from alpo.core.requests import Code, CursorIs, CursorsAre, DropCursor, ListCursors, Refused, SetCursor, Trim, Trimmed
 
 

@@ -6,9 +6,9 @@ from cluster_kit import Cluster
 from damage_kit import append, cluster_of, is_copy
 from session_leader import CLIENT
 
-from alpo.core.inputs import Clean, Connected, DamageFound
 from alpo.core.messages import AppendRequest, Envelope, HandOver
 from alpo.core.ranks import State
+from alpo.core.ready import Clean, Connected, DamageFound
 from alpo.core.replica import Replica
 from alpo.core.requests import Code, ReadIndex, Refused
 

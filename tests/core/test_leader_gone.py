@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from cluster_kit import Cluster
 
-from alpo.core.inputs import PeerGone
 from alpo.core.members import Identity
 from alpo.core.ranks import State
+from alpo.core.ready import PeerGone
 from alpo.core.requests import Refused
 
 

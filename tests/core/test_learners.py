@@ -7,7 +7,6 @@ from typing import Any
 from cluster_kit import Cluster
 from test_members import ask, started, votes
 
-from alpo.core.inputs import Received, Tick
 from alpo.core.members import Role, StartStatus
 from alpo.core.messages import (
     AppendAnswer,
@@ -19,8 +18,9 @@ from alpo.core.messages import (
     StartAnswer,
     WentBack,
 )
-from alpo.core.progress import Progress
+from alpo.core.ready import Received, Tick
 from alpo.core.replica import Replica
+from alpo.core.replication import Progress
 from alpo.core.requests import ChangeMember, MemberStep
 from alpo.core.snapshots import snapshot_head
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from alpo.core.log_clock import LEAP_MS, SETTLE_S, SLOW, LogClock
+from alpo.core.log import LEAP_MS, SETTLE_S, SLOW, LogClock
 
 DAY_MS = 86_400_000
 NOW_MS = 1_700_000_000_000

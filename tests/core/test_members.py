@@ -8,8 +8,8 @@ import random
 import pytest
 from cluster_kit import Cluster
 
-from alpo.core.inputs import Clean
 from alpo.core.members import Role
+from alpo.core.ready import Clean
 from alpo.core.requests import (
     ChangeMember,
     Code,

@@ -9,7 +9,7 @@ from session_leader import CLIENT
 
 from alpo.core import messages as m
 from alpo.core.entries import Entry, Kind, seal
-from alpo.core.inputs import Clean, DamageFound, Received
+from alpo.core.ready import Clean, DamageFound, Received
 from alpo.core.replica import Replica
 
 

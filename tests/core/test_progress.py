@@ -6,8 +6,8 @@ from __future__ import annotations
 from cluster_kit import Cluster
 from session_leader import CLIENT
 
-from alpo.core.inputs import PeerAddress
 from alpo.core.messages import AppendAnswer, AppendRequest, Envelope
+from alpo.core.ready import PeerAddress
 from alpo.core.requests import Appended
 
 

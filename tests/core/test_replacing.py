@@ -7,9 +7,9 @@ import pytest
 from cluster_kit import Cluster
 from test_members import ask, started, votes
 
-from alpo.core.inputs import PeerAddress
 from alpo.core.members import Member, Role
 from alpo.core.messages import AppendAnswer, StartAnswer
+from alpo.core.ready import PeerAddress
 from alpo.core.replica import Replica
 from alpo.core.requests import ChangeMember, Code, HandedOver, MembersChanged, MemberStep, Refused, Reply, Transfer
 

@@ -10,9 +10,9 @@ from session_leader import CLIENT, random_id
 
 from alpo.core.changes import ADDRESS_TIMEOUTS
 from alpo.core.handover import Handover
-from alpo.core.inputs import PeerAddress, Stop, Tick
 from alpo.core.members import StartStatus
 from alpo.core.ranks import State
+from alpo.core.ready import PeerAddress, Stop, Tick
 from alpo.core.replica import Replica
 from alpo.core.requests import Appended, Code, Initialise, Initialised, ReadAt, ReadIndex, Refused
 

@@ -11,8 +11,8 @@ from session_leader import CLIENT
 
 from alpo.core import replication
 from alpo.core.disk_space import Appends
-from alpo.core.inputs import DamageFound, Disconnected, Space
 from alpo.core.messages import AppendRequest, Room
+from alpo.core.ready import DamageFound, Disconnected, Space
 from alpo.core.replica import Replica
 from alpo.core.requests import (
     Appended,

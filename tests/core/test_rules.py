@@ -9,7 +9,6 @@ import pytest
 from alpo.core.config import ReplicaConfig
 from alpo.core.disk import Boot, StartState
 from alpo.core.entries import Entry, Kind, json_body, seal
-from alpo.core.inputs import Connected, DamageFound, Persisted, Received, Tick
 from alpo.core.members import (
     Configured,
     Identity,
@@ -35,7 +34,7 @@ from alpo.core.messages import (
     WrongIncarnation,
 )
 from alpo.core.ranks import Rank, State
-from alpo.core.ready import Ready
+from alpo.core.ready import Connected, DamageFound, Persisted, Ready, Received, Tick
 from alpo.core.replica import Replica
 from alpo.core.settings import Settings
 

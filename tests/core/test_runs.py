@@ -11,12 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from session_leader import RANDOM, A, B, C, Leader, refused
 
-from alpo.core.client_ids import random_client
-from alpo.core.entries import DamagedEntry, Entry, join_payloads, serials_of, verify, verify_headers
-from alpo.core.inputs import Disconnected
+from alpo.core.entries import (
+    RUN_BYTES_MAX,
+    DamagedEntry,
+    Entry,
+    join_payloads,
+    lsns_of,
+    parts,
+    random_client,
+    same,
+    seal_appends,
+    serials_of,
+    verify,
+    verify_headers,
+)
 from alpo.core.machine.verdicts import Accept, Duplicate, Found, SessionTable
+from alpo.core.ready import Disconnected
 from alpo.core.requests import Code, Fate, Outcome
-from alpo.core.runs import RUN_BYTES_MAX, lsns_of, parts, same, seal_appends
 from alpo.core.settings import Settings
 from alpo.core.snapshots import split_rows, table_save
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from session_leader import RANDOM, A, B, C, Leader, random_id, refused
 
-from alpo.core.entries import Kind, join_payloads, seal, verify
+from alpo.core.entries import Kind, join_payloads, seal, seal_appends, verify
 from alpo.core.machine.verdicts import (
     Accept,
     Duplicate,
@@ -13,7 +13,6 @@ from alpo.core.machine.verdicts import (
     SessionTable,
 )
 from alpo.core.requests import Code
-from alpo.core.runs import seal_appends
 
 
 @pytest.fixture

@@ -15,9 +15,21 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from session_leader import random_id
 
-from alpo.core import runs
+from alpo.core import entries
 from alpo.core.disk import SessionRow
-from alpo.core.entries import Entry, Kind, body_digest, join_payloads, json_body, seal, serials_of, verify
+from alpo.core.entries import (
+    Entry,
+    Kind,
+    Part,
+    body_digest,
+    join_payloads,
+    json_body,
+    parts,
+    seal,
+    seal_appends,
+    serials_of,
+    verify,
+)
 from alpo.core.machine.verdicts import (
     Accept,
     DropNow,
@@ -28,7 +40,6 @@ from alpo.core.machine.verdicts import (
     SessionTable,
 )
 from alpo.core.requests import AppendRun, Code, DropSession, OpenSession
-from alpo.core.runs import Part, parts, seal_appends
 from alpo.core.settings import Settings
 from alpo_sim.checks.session_tables import ModelSession, ModelTable, serials
 
@@ -142,13 +153,13 @@ class Table(RuleBasedStateMachine):
         self.disk_horizon, self.disk_settings = 0, TINY
         self.refused: list[tuple[str, int, int, bytes, int]] = []
 
-    @initialize(bytes_max=st.sampled_from([3, runs.RUN_BYTES_MAX]))
+    @initialize(bytes_max=st.sampled_from([3, entries.RUN_BYTES_MAX]))
     def begin(self, bytes_max: int) -> None:
         """Half of the time runs are so small that a frame makes several."""
-        self.bytes_max, runs.RUN_BYTES_MAX = runs.RUN_BYTES_MAX, bytes_max
+        self.bytes_max, entries.RUN_BYTES_MAX = entries.RUN_BYTES_MAX, bytes_max
 
     def teardown(self) -> None:
-        runs.RUN_BYTES_MAX = self.bytes_max
+        entries.RUN_BYTES_MAX = self.bytes_max
 
     @property
     def head(self) -> int:
@@ -239,7 +250,7 @@ class Table(RuleBasedStateMachine):
         for entry in sealed:
             verify(entry)
             size = sum(len(part.body) for part in parts(entry))
-            assert serials_of(entry.digest) == 1 or (together and size <= runs.RUN_BYTES_MAX)
+            assert serials_of(entry.digest) == 1 or (together and size <= entries.RUN_BYTES_MAX)
         self.take(sealed)
 
     def check_part(self, run: AppendRun, part: Any) -> None:

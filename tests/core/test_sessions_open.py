@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from session_leader import RANDOM, A, B, Leader, nonce, random_id, refused
 
-from alpo.core.client_ids import created_ms, valid_name
-from alpo.core.entries import Kind
+from alpo.core.entries import Kind, created_ms, valid_name
 from alpo.core.machine.verdicts import (
     SERIAL_MAX,
     Accept,

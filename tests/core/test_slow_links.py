@@ -5,12 +5,12 @@ from __future__ import annotations
 from cluster_kit import Cluster
 from session_leader import CLIENT
 
-from alpo.core.inputs import DamageFound, Disconnected, Moving, Tick
 from alpo.core.messages import AppendRequest, CopyRequest, Envelope
-from alpo.core.newcomers import Sending
-from alpo.core.progress import OWING_TIMEOUTS, Lack
+from alpo.core.ready import DamageFound, Disconnected, Moving, Tick
 from alpo.core.replica import Replica
+from alpo.core.replication import OWING_TIMEOUTS, Lack
 from alpo.core.requests import Appended
+from alpo.core.snapshots import Sending
 
 
 def carries(envelope: Envelope) -> bool:

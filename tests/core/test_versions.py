@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from alpo.core.machine.versions import Versions
+from alpo.core.machine.cursors import Versions
 
 
 class Told(Versions[str]):

@@ -9,7 +9,7 @@ from damage_kit import cluster_of
 from message_kit import messages
 
 from alpo.core import messages as m
-from alpo.core.inputs import Received
+from alpo.core.ready import Received
 
 
 def _sent(number: int) -> tuple[m.Message, bool]:

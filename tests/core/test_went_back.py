@@ -7,9 +7,8 @@ import random
 from cluster_kit import Cluster
 
 from alpo.core.config import ReplicaConfig
-from alpo.core.inputs import Connected, Received
 from alpo.core.messages import AppendAnswer, AppendRequest, Envelope, WentBack
-from alpo.core.ready import Ready
+from alpo.core.ready import Connected, Ready, Received
 from alpo.core.replica import Replica
 from alpo.storage.memory import MemoryStore
 

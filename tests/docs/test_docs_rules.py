@@ -1,9 +1,10 @@
-"""docs/rules.md and the code agree: rules that are cited exist, names on the page exist, mutations are on their rules.
-Names on the page docs/how-it-works.md exist, too."""
+"""docs/rules.md, its index docs/rules-index.toml and the code agree: rules that are cited exist, names in the index
+exist, mutations are of rules that there are. Names on the page docs/how-it-works.md exist, too."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -15,21 +16,18 @@ from alpo_sim.checks import INVARIANTS
 from alpo_sim.mutations import MUTATIONS
 
 PAGE = ROOT / "docs" / "rules.md"
+INDEX = tomllib.loads((ROOT / "docs" / "rules-index.toml").read_text("utf-8"))
 #: Files and folders in which rules are cited. (A test's constants R1 to R3 are no citations, and do no harm.)
 CITING = (
     "alpo", "cli", "sim", "benchmarks", "tests", "docs", "README.md", "CONTRIBUTING.md", "CHANGELOG.md",
     "changes",
 )
 _HERE = "tests/docs/test_docs_rules.py"
-LABELS = ["Code", "Tests", "Mutations"]
-
 _SECTION = re.compile(r'^<a id="([a-z0-9-]+)"></a>\n\n### (.+)\n', re.MULTILINE)
-_ITEM = re.compile(r"^\* \*\*([A-Z][a-z ]+):\*\*(.*(?:\n  .*)*)", re.MULTILINE)
 _CITED = re.compile(r"\bR(\d{1,2})\b(?:(?:-| to )R(\d{1,2})\b)?")
 _ANCHOR = re.compile(r"\brules\.md#([a-z0-9-]+)")
 #: Citations of a document that users do not have; a paper's "section 5.2" is not meant.
 _ELSEWHERE = re.compile(r"\b[Ss]ection \d+\b(?!\.\d)|\((?:architecture|protocol|interface), [\"A-Z]")
-_MUTATION = re.compile(r"`([MNSGPWH]\d+[a-z]?)` \(([^`]*)\)(?:; |$)")
 
 
 class Section(NamedTuple):
@@ -40,18 +38,14 @@ class Section(NamedTuple):
     title: str
     name: str
     cited: str
-    items: dict[str, str]
 
 
 def sections(text: str) -> Iterator[Section]:
-    """Sections of the page, each without the line breaks of its items."""
-    found = list(_SECTION.finditer(text))
-    ends = [*(each.start() for each in found[1:]), len(text)]
-    for each, end in zip(found, ends, strict=True):
-        items = {label: " ".join(rest.split()) for label, rest in _ITEM.findall(text[each.end() : end])}
-        number = re.match(r"R\d+(?=: )", each[2])
-        name = number[0] if number else each[1].replace("-", " ")
-        yield Section(each[1], each[2], name, name if number else f"rules.md#{each[1]}", items)
+    """Sections of the page."""
+    for anchor, title in _SECTION.findall(text):
+        number = re.match(r"R\d+(?=: )", title)
+        name = number[0] if number else anchor.replace("-", " ")
+        yield Section(anchor, title, name, name if number else f"rules.md#{anchor}")
 
 
 TEXT = PAGE.read_text("utf-8")
@@ -74,17 +68,6 @@ def texts() -> Iterator[tuple[str, str]]:
                 yield str(path.relative_to(ROOT)), path.read_text("utf-8")
 
 
-def named(item: str) -> Iterator[tuple[str, str, str]]:
-    """(file, a name in it, "code" or "quoted": how the item names it) of each name; ("", "") for the file alone."""
-    path = ""
-    for code, quoted in re.findall(r'`([^`]+)`|"([^"]+)"', item):
-        if "/" in code:
-            path = code
-            yield path, "", ""
-        else:
-            yield path, code or quoted, "code" if code else "quoted"
-
-
 def defined(text: str) -> set[str]:
     """Names that a text defines: functions, classes, constants and fields."""
     found = re.findall(r"\b(?:def|class) (\w+)|^ *(\w+)(?:: [^=\n]+)? = |^ +(\w+): ", text, re.MULTILINE)
@@ -99,7 +82,8 @@ def test_every_rule_has_its_anchor_and_stands_once() -> None:
 
 
 def test_every_section_says_where_it_is_carried_out_and_shown() -> None:
-    assert [(s.title, list(s.items)) for s in SECTIONS if list(s.items) != LABELS or not all(s.items.values())] == []
+    assert list(INDEX) == [section.anchor for section in SECTIONS]
+    assert [anchor for anchor, about in INDEX.items() if not (about["code"] and about["tests"])] == []
 
 
 def test_every_rule_that_is_cited_is_here() -> None:
@@ -118,28 +102,29 @@ def test_every_section_that_is_cited_is_here() -> None:
 def test_every_rule_is_cited_by_a_file_that_carries_it_out() -> None:
     uncited = []
     for section in SECTIONS:
-        files = [path for path, what, _ in named(section.items["Code"]) if not what]
-        held = "\n".join((ROOT / path).read_text("utf-8") for path in files)
+        held = "\n".join((ROOT / path).read_text("utf-8") for path in INDEX[section.anchor]["code"])
         if section.cited not in cited(held) | {f"rules.md#{anchor}" for anchor in _ANCHOR.findall(held)}:
             uncited.append(section.title)
     assert uncited == []
 
 
-@pytest.mark.parametrize("label", ["Code", "Tests"])
+@pytest.mark.parametrize("label", ["code", "tests"])
 def test_what_is_named_is_there(label: str) -> None:
     missing = []
-    for section in SECTIONS:
-        for path, what, how in named(section.items[label]):
-            held = (ROOT / path).read_text("utf-8") if path and (ROOT / path).is_file() else None
-            if held is None or path.startswith("tests/") != (label == "Tests"):
-                missing.append((section.title, path))
-            elif what and (what not in defined(held) if how == "code" else f'"{what}"' not in held):
-                missing.append((section.title, f"{path}: {what}"))
+    for anchor, about in INDEX.items():
+        for path, names in about[label].items():
+            held = (ROOT / path).read_text("utf-8") if (ROOT / path).is_file() else None
+            if held is None or path.startswith("tests/") != (label == "tests"):
+                missing.append((anchor, path))
+                continue
+            there = defined(held)
+            missing += [(anchor, f"{path}: {name}") for name in names
+                        if (name not in held if name.startswith('"') else name not in there)]
     assert missing == []
 
 
 def test_every_check_is_there_and_on_the_rules_that_it_is_of() -> None:
-    told = {section.anchor: set(re.findall(r"\*([^*]+)\*", section.items["Tests"])) for section in SECTIONS}
+    told = {anchor: set(about.get("checks", ())) for anchor, about in INDEX.items()}
     assert [(anchor, check) for anchor, checks in told.items() for check in sorted(checks - set(INVARIANTS))] == []
     lacking = [
         (rule, check)
@@ -148,20 +133,10 @@ def test_every_check_is_there_and_on_the_rules_that_it_is_of() -> None:
     assert lacking == []
 
 
-def test_every_mutation_is_on_the_line_of_its_rule_and_on_no_other() -> None:
-    wanted = {
-        (rule, name, mutation.title) for name, mutation in MUTATIONS.items() for rule in mutation.rule.split(", ")
-    }
-    told = [
-        (section.name, name, what)
-        for section in SECTIONS for name, what in _MUTATION.findall(section.items["Mutations"])
-    ]
-    assert sorted(told) == sorted(wanted)
-    left = [
-        (section.title, rest) for section in SECTIONS
-        if (rest := _MUTATION.sub("", section.items["Mutations"])) not in ("", "none")
-    ]
-    assert left == []
+def test_every_mutation_is_of_rules_that_there_are() -> None:
+    known = {section.name for section in SECTIONS}
+    unknown = [(name, mutation.rule) for name, mutation in MUTATIONS.items() if set(mutation.rule.split(", ")) - known]
+    assert unknown == []
 
 
 def test_the_walk_tells_what_a_server_may_become() -> None:
@@ -193,6 +168,6 @@ def test_mutations_that_the_core_and_its_tests_cite_are_there() -> None:
     assert unknown == []
 
 
-@pytest.mark.parametrize("page", ["protocol.md", "glossary.md", "simulator.md"])
+@pytest.mark.parametrize("page", ["how-it-works.md", "wire-format.md", "simulator.md"])
 def test_pages_that_cite_rules_lead_here(page: str) -> None:
     assert "](rules.md" in (ROOT / "docs" / page).read_text("utf-8")

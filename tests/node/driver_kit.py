@@ -7,10 +7,9 @@ from typing import Any, cast
 
 from alpo.core.disk import Write
 from alpo.core.entries import Kind, seal
-from alpo.core.inputs import Tick
 from alpo.core.members import Identity
 from alpo.core.messages import Envelope, HandOver
-from alpo.core.ready import Ready
+from alpo.core.ready import Ready, Tick
 from alpo.core.replica import Replica
 from alpo.node.driver import Driver
 from alpo.storage.writer import After

@@ -15,14 +15,14 @@ from typing import Any
 import trio
 
 from alpo.core import requests as q
-from alpo.core.client_ids import random_client
 from alpo.core.config import ReplicaConfig
 from alpo.core.disk import Write
-from alpo.core.inputs import Tick
+from alpo.core.entries import random_client
 from alpo.core.members import Configured
+from alpo.core.ready import Tick
 from alpo.core.settings import Settings
+from alpo.node.admission import NO_CARE, DiskCare, Limits
 from alpo.node.host import Host
-from alpo.node.limits import NO_CARE, DiskCare, Limits
 from alpo.node.log_server import MakeWriter
 from alpo.node.retention import KEEP_ALL, Retention
 from alpo.node.security import Security

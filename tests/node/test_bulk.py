@@ -7,19 +7,10 @@ import trio
 from node_rig import Client, append, founded, random_id, read, rig
 from trio.testing import MockClock
 
-from alpo.node import whose
-from alpo.node.limits import Limits
+from alpo.node import pages
+from alpo.node.admission import Limits
 from alpo.node.pages import PAGE_ROWS_MAX
-from alpo.node.throttle import (
-    BUSY_PAGE_BYTES,
-    BUSY_PAGE_ROWS,
-    BUSY_S,
-    ENTRY_BYTES,
-    HOLD_S_MAX,
-    Bulk,
-    Size,
-    weight_of,
-)
+from alpo.node.threads import BUSY_PAGE_BYTES, BUSY_PAGE_ROWS, BUSY_S, ENTRY_BYTES, HOLD_S_MAX, Bulk, Size, weight_of
 from alpo.wire.column_pages import PageColumns, pack_page
 from alpo.wire.requests import Page, Read, ReadColumns
 from alpo.wire.shapes import LONG_BYTES
@@ -131,10 +122,10 @@ async def test_in_the_whole_shell(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_one_client_s_payloads_are_sought_among_hardly_more_entries_than_a_page_holds(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(whose, "STRETCH_IDS", 16)
+    monkeypatch.setattr(pages, "STRETCH_IDS", 16)
     async with rig() as r:
         client = await founded(r)
         await append_entries(client)
-        r.nodes[0].log.reads._traces = whose.Traces()  # nothing is known of them
+        r.nodes[0].log.reads._traces = pages.Traces()  # nothing is known of them
         page = await client.ask(ReadColumns(*read(start=1, client="nobody")))
         assert page.ids == b"" and BUSY_PAGE_ROWS < page.next_lsn <= BUSY_PAGE_ROWS + 16

@@ -11,7 +11,7 @@ from visits import Visited, visit
 
 from alpo.core import requests as q
 from alpo.core.requests import Code
-from alpo.node.limits import Limits
+from alpo.node.admission import Limits
 from alpo.wire import requests as w
 
 KIB, MIB = 1 << 10, 1 << 20

@@ -19,11 +19,11 @@ from alpo.client.operator import asking
 from alpo.core import requests as q
 from alpo.core.requests import Code
 from alpo.node import disk_reads, reads, report
+from alpo.node.admission import Limits
 from alpo.node.disk_reads import DiskReads
 from alpo.node.driver import Driver
 from alpo.node.host import Host
-from alpo.node.http import others
-from alpo.node.limits import Limits
+from alpo.node.http import site
 from alpo.storage.interface import Store, StoreError
 from alpo.wire import requests as w
 
@@ -213,4 +213,4 @@ async def test_who_asks_for_an_account_is_answered_and_told_of_the_disk(disk: Di
 
 
 def test_all_that_a_page_asks_of_a_disk_takes_less_than_others_wait_for_it() -> None:
-    assert 2 * report.DISK_S < others.ANSWER_S and 2 * report.DISK_S < asking.ATTEMPT_S
+    assert 2 * report.DISK_S < site.ANSWER_S and 2 * report.DISK_S < asking.ATTEMPT_S

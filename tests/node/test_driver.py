@@ -11,8 +11,7 @@ from driver_kit import Recorder, Told, envelope, write
 from node_rig import until
 
 from alpo.core.disk import Load, Write
-from alpo.core.inputs import Persisted, Stop, Tick
-from alpo.core.ready import Alarm, OutOfOrder, Ready
+from alpo.core.ready import Alarm, OutOfOrder, Persisted, Ready, Stop, Tick
 from alpo.core.requests import Initialised
 from alpo.node.driver import Suspension
 from alpo.storage.writer import After

@@ -8,8 +8,7 @@ import pytest
 import trio
 from driver_kit import Recorder, Told, envelope, write
 
-from alpo.core.inputs import Stop, Tick
-from alpo.core.ready import Ready
+from alpo.core.ready import Ready, Stop, Tick
 from alpo.core.requests import AppendRun
 from alpo.node import driver as driver_module
 

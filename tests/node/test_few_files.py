@@ -23,7 +23,7 @@ from tls_kit import Open, certificates, security_of, tls_of
 
 import alpo
 from alpo.core.requests import Code
-from alpo.node.limits import MEMBER_FILES, OWN_FILES, Limits, fitted
+from alpo.node.admission import MEMBER_FILES, OWN_FILES, Limits, fitted
 from alpo.secure import Contexts
 from alpo.wire import requests as w
 

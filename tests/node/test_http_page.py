@@ -15,7 +15,7 @@ from visits import visit
 from alpo.core import requests as q
 from alpo.core.entries import join_payloads
 from alpo.node.digests import Inquiry
-from alpo.node.http import others, payloads, site
+from alpo.node.http import page, site
 from alpo.node.http.page import axis_top, render, state_of
 
 pytestmark = pytest.mark.usefixtures("patient")
@@ -163,7 +163,7 @@ def test_a_page_is_made_when_nothing_is_known() -> None:
 @pytest.mark.trio
 async def test_the_page_shows_every_member_and_those_that_went(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site, "KEPT_S", 0.0)
-    monkeypatch.setattr(others, "ROUND_S", 0.05)
+    monkeypatch.setattr(site, "ROUND_S", 0.05)
     async with rig(3) as found:
         leader = await found.leader()
         at = found.visited[leader.us.me.id - 1]
@@ -228,18 +228,18 @@ async def test_payloads_are_listed_and_shown_one_by_one() -> None:
 def test_json_that_indenting_makes_huge_is_shown_as_text() -> None:
     """The server's event loop makes the page: no client that may append must make it build 59 million characters."""
     data = b"[" * 900 + b",".join([b"1"] * 31_000) + b"]" * 900
-    kind, text = payloads._told(data, whole=True)
+    kind, text = page._told(data, whole=True)
     assert kind == "Text" and text == data.decode()
     nested = b"[" * 30 + b",".join([b"1"] * 1000) + b"]" * 30
-    kind, text = payloads._told(nested, whole=True)
+    kind, text = page._told(nested, whole=True)
     assert kind == "JSON" and json.loads(text) == json.loads(nested)
 
 
 @pytest.mark.trio
 async def test_nobody_is_asked_once_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(others, "ROUND_S", 0.02)
-    monkeypatch.setattr(others, "LOOKED_S", 0.3)
-    monkeypatch.setattr(others, "ANSWER_S", 0.2)
+    monkeypatch.setattr(site, "ROUND_S", 0.02)
+    monkeypatch.setattr(site, "LOOKED_S", 0.3)
+    monkeypatch.setattr(site, "ANSWER_S", 0.2)
     monkeypatch.setattr(site, "KEPT_S", 0.0)
     async with rig(3) as found:
         leader = await found.leader()

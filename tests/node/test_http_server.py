@@ -14,11 +14,11 @@ from node_rig import append, connect, random_id, rig, until
 from visits import ask, connected, sent, visit
 
 from alpo.core import requests as q
-from alpo.core.inputs import Space
 from alpo.core.messages import Room
+from alpo.core.ready import Space
 from alpo.core.requests import Code
+from alpo.node.admission import Limits
 from alpo.node.http import server, site
-from alpo.node.limits import Limits
 from alpo.storage.interface import StoreError
 from alpo.tls import Rights
 

@@ -11,21 +11,19 @@ import pytest
 import trio
 import trio.testing
 
-from alpo.core.log_clock import LogClock
+from alpo.core.log import LogClock
 from alpo.core.members import Identity, Member, MemberList, Role
 from alpo.node import compare
+from alpo.node.admission import DiskCare
 from alpo.node.compare import Comparer
 from alpo.node.driver import Driver
-from alpo.node.limits import DiskCare
 from alpo.node.peers import Peers
-from alpo.node.retention import KEEP_ALL, Cleaner
+from alpo.node.retention import KEEP_ALL, Cleaner, DiskWatch
 from alpo.node.routes import Route
 from alpo.node.scrub import STRETCH_BYTES, Scrubber
-from alpo.node.space import DiskWatch
-from alpo.node.throttle import FREE_BYTES_PER_S
-from alpo.storage.digest import Span
+from alpo.node.threads import FREE_BYTES_PER_S
 from alpo.storage.interface import Scrubbed, Store, Volume
-from alpo.storage.scrub import ScrubMark
+from alpo.storage.scrub import ScrubMark, Span
 from alpo.storage.writer import WriterStats
 from alpo.wire import requests as w
 

@@ -1,10 +1,9 @@
-"""The table of events: whatever a server says is in it, with the level that it has, and the documentation prints it."""
+"""The table of events: whatever a server says is in it, with the level that it has."""
 
 from __future__ import annotations
 
 import ast
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,18 +57,6 @@ def test_what_is_logged_directly_has_the_level_of_the_table() -> None:
 def test_levels_are_levels() -> None:
     assert {level for level, _ in EVENTS.values()} <= {*LEVELS, "critical"}
     assert level_of("diverged") == 40 and level_of("serving") == 20 and level_of("nobody knows it") == 20
-
-
-def rows(page: str) -> dict[str, tuple[str, str]]:
-    found = re.findall(r"(?m)^\| `(\w+)` \| (\w+) \| (.+) \|$", page)
-    return {event: (level, meaning) for event, level, meaning in found}
-
-
-def test_the_documentation_prints_the_table() -> None:
-    """All events, each once, with its level and meaning, in this order."""
-    printed = rows((ROOT / "docs/operations.md").read_text("utf-8"))
-    wanted = {event: (level, meaning) for event, (level, meaning) in EVENTS.items()}
-    assert printed == wanted and list(printed) == list(wanted)
 
 
 @pytest.fixture

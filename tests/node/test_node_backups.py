@@ -15,9 +15,9 @@ from store_kit import SqliteBench, base_of, write
 
 from alpo.core.requests import Code
 from alpo.node import backups
+from alpo.node.admission import Limits
 from alpo.node.backups import Backups
 from alpo.node.client_connection import ClientConnection
-from alpo.node.limits import Limits
 from alpo.storage.memory import MemoryStore
 from alpo.wire import requests as w
 from alpo.wire.codec import decode_server

@@ -10,13 +10,12 @@ from node_rig import append, connect, held_writer, listening_socket, random_id, 
 
 from alpo.core import requests as q
 from alpo.core.entries import Entry
-from alpo.core.inputs import Input
 from alpo.core.members import Identity
-from alpo.core.ready import Alarm, Ready
+from alpo.core.ready import Alarm, Input, Ready
 from alpo.node.host import Host
 from alpo.storage.memory import MemoryStore
 from alpo.wire import requests as w
-from alpo.wire.peer_codec import encode_entries
+from alpo.wire.codec import encode_entries
 
 
 @pytest.mark.trio

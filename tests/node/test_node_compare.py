@@ -16,11 +16,11 @@ from node_rig import Rig, append, connect, listening_socket, memory_of, random_i
 
 from alpo.core import requests as q
 from alpo.core.entries import Entry, seal
-from alpo.node import compare, digests, throttle
+from alpo.node import compare, digests, threads
+from alpo.node.admission import DiskCare
 from alpo.node.compare import Copies
 from alpo.node.digests import Inquiry, Unusable
 from alpo.node.host import Host
-from alpo.node.limits import DiskCare
 from alpo.node.retention import Retention
 from alpo.node.security import Security
 from alpo.storage.interface import DamagedStore, StoreError
@@ -37,7 +37,7 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _set_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare, "RETRY_S", 0.01)
-    monkeypatch.setattr(throttle, "FREE_BYTES_PER_S", 1 << 40)
+    monkeypatch.setattr(threads, "FREE_BYTES_PER_S", 1 << 40)
 
 
 def plant(node: Host, *ids: int) -> None:

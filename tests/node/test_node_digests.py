@@ -14,11 +14,11 @@ from alpo.core import requests as q
 from alpo.core.entries import Entry, Kind, seal
 from alpo.core.requests import Code
 from alpo.node import digests
+from alpo.node.admission import Limits
 from alpo.node.host import Host
-from alpo.node.limits import Limits
 from alpo.node.retention import Retention
-from alpo.storage.digest import Span, read_on
 from alpo.storage.interface import DamagedStore, StoreError
+from alpo.storage.scrub import Span, read_on
 from alpo.wire import requests as w
 
 

@@ -18,7 +18,7 @@ from alpo.core.members import Identity
 from alpo.core.ranks import Rank
 from alpo.core.requests import Code
 from alpo.dialling import Way
-from alpo.node.limits import Limits
+from alpo.node.admission import Limits
 from alpo.node.listener import STRANGER_S, Strangers
 from alpo.node.routes import TWICE_S, Heard, Routes
 from alpo.node.status import problems

@@ -11,7 +11,7 @@ from alpo.core.entries import join_payloads
 from alpo.core.members import Identity
 from alpo.core.requests import Code
 from alpo.core.settings import Settings
-from alpo.node.limits import Limits
+from alpo.node.admission import Limits
 from alpo.node.link import Link
 from alpo.wire import requests as w
 from alpo.wire.codec import encode

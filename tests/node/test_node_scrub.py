@@ -14,12 +14,12 @@ from node_rig import Rig, append, connect, founded, random_id, read, rig, until,
 
 from alpo.core import requests as q
 from alpo.core.entries import Entry
-from alpo.core.inputs import DamageFound, Input, Received
 from alpo.core.messages import CopyRequest, Envelope
+from alpo.core.ready import DamageFound, Input, Received
 from alpo.core.requests import Code
 from alpo.node import loader, scrub
+from alpo.node.admission import NO_CARE, DiskCare
 from alpo.node.host import Host
-from alpo.node.limits import NO_CARE, DiskCare
 from alpo.node.log_server import LogServer
 from alpo.storage.interface import DamagedStore, Scrubbed
 from alpo.storage.scrub import ScrubMark

@@ -32,7 +32,7 @@ from tls_kit import (
 
 from alpo.core import requests as q
 from alpo.dialling import Way
-from alpo.node.limits import Limits
+from alpo.node.admission import Limits
 from alpo.node.link import Link
 from alpo.secure import Contexts, SecureSocket
 from alpo.wire import requests as w

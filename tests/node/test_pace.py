@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from alpo.node.throttle import Pace
+from alpo.node.threads import Pace
 
 pytestmark = pytest.mark.trio
 

@@ -9,12 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node_rig import read
 
-from alpo.core.client_ids import CLIENT_BYTES_MAX
 from alpo.core.disk import Base, Write
-from alpo.core.entries import Entry, Kind, join_payloads, seal, split_payloads
-from alpo.core.runs import seal_appends
-from alpo.node.pages import PAGE_ROWS_MAX, ROW_BYTES_MAX, Extent, Front, OutOfRange, build_page, extent
-from alpo.node.whose import Overtaken
+from alpo.core.entries import CLIENT_BYTES_MAX, Entry, Kind, join_payloads, seal, seal_appends, split_payloads
+from alpo.node.pages import PAGE_ROWS_MAX, ROW_BYTES_MAX, Extent, Front, OutOfRange, Overtaken, build_page, extent
 from alpo.storage.interface import Store
 from alpo.storage.memory import MemoryStore
 from alpo.wire.codec import encode

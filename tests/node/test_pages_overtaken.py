@@ -10,8 +10,7 @@ from node_rig import read
 
 from alpo.core.disk import Base, TableSave, Write
 from alpo.core.entries import Entry, Kind, seal
-from alpo.node.pages import Extent, Front, OutOfRange, build_page, extent
-from alpo.node.whose import Overtaken
+from alpo.node.pages import Extent, Front, OutOfRange, Overtaken, build_page, extent
 from alpo.storage.sqlite import SqliteStore
 from alpo.wire.requests import Page
 

@@ -15,9 +15,8 @@ from node_rig import Client, Rig, append, connect, random_id, rig, until
 
 from alpo.core import requests as q
 from alpo.core.settings import Settings
+from alpo.node.admission import BURST_S, Allowance, Appends, Limits, Quotas
 from alpo.node.counters import Counters, Elections
-from alpo.node.limits import Limits
-from alpo.node.quotas import BURST_S, Allowance, Appends, Quotas
 from alpo.wire import requests as w
 
 RATES = Settings(quota_appends_per_s=1000, quota_bytes_per_s=100_000)

@@ -1,4 +1,4 @@
-"""Requests that each role may make, and what is in force after a reload (docs/security.md)."""
+"""Requests that each role may make, and what is in force after a reload (docs/deploying.md)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from alpo.tls import Rights, Tls
 from alpo.wire import requests as w
 from alpo_cli.certificates import make, server_leaf
 
-DOCS = Path(__file__).parents[2] / "docs/security.md"
+DOCS = Path(__file__).parents[2] / "docs/deploying.md"
 REQUESTS = list(get_args(w.ClientRequest))
 ROLES = {role: Rights("CN=x", frozenset({role})) for role in ("append", "read", "admin")}
 ROLES["peer"] = Rights("CN=x", frozenset(), frozenset({1}))

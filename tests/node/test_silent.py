@@ -12,9 +12,8 @@ import trio
 from node_rig import listening_socket, rig, until
 from tls_kit import Open, client_hello, greeted, security_of, tls_of
 
-from alpo.node.limits import Limits
+from alpo.node.admission import Limits, Silent
 from alpo.node.link import Link
-from alpo.node.silent import Silent
 from alpo.secure import Contexts, SecureSocket
 
 CROWD = "127.0.0.2"

@@ -14,10 +14,10 @@ from node_rig import connect, founded, random_id, rig, until, writer_of
 from alpo.core import requests as q
 from alpo.core.messages import Room
 from alpo.core.requests import Code
-from alpo.node import space
+from alpo.node import retention
+from alpo.node.admission import DiskCare
 from alpo.node.driver import Driver
-from alpo.node.limits import DiskCare
-from alpo.node.space import DiskWatch, judge
+from alpo.node.retention import DiskWatch, judge
 from alpo.storage.interface import Store, StoreError, Volume
 from alpo.storage.writer import WriterStats
 from alpo.wire import requests as w
@@ -49,8 +49,8 @@ def test_without_a_mark_there_is_always_room() -> None:
 
 @pytest.mark.trio
 async def test_a_disk_fills_up_and_empties(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(space, "LOOK_EVERY_S", 0.001)
-    monkeypatch.setattr(space, "LOOK_CLOSELY_S", 0.001)
+    monkeypatch.setattr(retention, "SPACE_EVERY_S", 0.001)
+    monkeypatch.setattr(retention, "SPACE_CLOSELY_S", 0.001)
     async with rig(care=DiskCare(LOW)) as r:
         node = r.nodes[0]
         free = 5000
@@ -84,8 +84,8 @@ async def test_a_disk_fills_up_and_empties(monkeypatch: pytest.MonkeyPatch) -> N
 async def test_a_disk_with_room_for_long_is_looked_at_as_soon_as_a_commit_shows_otherwise(
     monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    monkeypatch.setattr(space, "LOOK_SELDOM_S", 1e6)
-    monkeypatch.setattr(space, "LOOK_CLOSELY_S", 0.001)
+    monkeypatch.setattr(retention, "SPACE_SELDOM_S", 1e6)
+    monkeypatch.setattr(retention, "SPACE_CLOSELY_S", 0.001)
     async with rig(care=DiskCare(LOW)) as r:
         node = r.nodes[0]
         free, looks = 1 << 40, 0

@@ -13,15 +13,13 @@ from hypothesis import strategies as st
 from node_rig import append, founded, memory_of, read, rig
 
 from alpo.core import requests as q
-from alpo.core.client_ids import random_client
 from alpo.core.disk import Write
-from alpo.core.entries import Entry, Kind, join_payloads, seal, split_payloads
+from alpo.core.entries import Entry, Kind, join_payloads, random_client, seal, split_payloads
 from alpo.core.log import Log
 from alpo.core.machine.verdicts import SessionTable, drop_body, open_body
 from alpo.core.settings import Settings
-from alpo.node import pages, reads, whose
-from alpo.node.pages import Back, Extent, Front, build_page, extent
-from alpo.node.whose import Overtaken, Traces, Whose
+from alpo.node import pages, reads
+from alpo.node.pages import Back, Extent, Front, Overtaken, Traces, Whose, build_page, extent
 from alpo.storage.interface import DamagedStore
 from alpo.storage.memory import MemoryStore
 from alpo.storage.schema import DB_NAME
@@ -74,7 +72,7 @@ def all_pages(store: Any, client: str, within: Extent, start: int, make: Any, **
 
 @pytest.fixture(autouse=True)
 def short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whose, "STRETCH_IDS", 4)
+    monkeypatch.setattr(pages, "STRETCH_IDS", 4)
     monkeypatch.setattr(Back, "HEADS_MAX", 3)
 
 
@@ -238,7 +236,7 @@ def test_entries_that_are_written_now_are_known_without_reading() -> None:
 
 
 def test_what_is_remembered_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whose, "HELD_MAX", 20)
+    monkeypatch.setattr(pages, "HELD_MAX", 20)
     traces = Traces()
     for stretch in range(100):
         traces.note(stretch, ["a", "b", "c"])
@@ -347,12 +345,12 @@ async def test_a_server_looks_in_steps_of_which_none_is_long(monkeypatch: pytest
         assert [row[7] for row in page.entries] == [b"2"] and page.next_lsn == page.end_lsn + 1
         assert sum(steps) == 0, "the session table knows"
         page = await client.ask(read(4, last=5, client="nobody at all", linearizable=True))
-        assert page.entries == [] and sum(steps) < 2 * whose.STRETCH_IDS, "what was written since the start is known"
+        assert page.entries == [] and sum(steps) < 2 * pages.STRETCH_IDS, "what was written since the start is known"
         node.log.reads._traces = Traces()
         steps.clear()
         page = await client.ask(read(2, last=5, client="nobody", linearizable=True))
         assert page.entries == [] and page.next_lsn == page.end_lsn + 1
-        assert len(steps) > 8 and max(steps) < Back.HEADS_MAX + whose.STRETCH_IDS
+        assert len(steps) > 8 and max(steps) < Back.HEADS_MAX + pages.STRETCH_IDS
         steps.clear()
         page = await client.ask(read(3, last=5, client="nobody", linearizable=True))
         assert page.entries == [] and sum(steps) <= 4, "heads are read once"
@@ -371,7 +369,7 @@ async def test_a_server_looks_in_steps_of_which_none_is_long(monkeypatch: pytest
         steps.clear()
         page = await client.ask(read(5, last=5, client="nobody", linearizable=True))
         assert page.entries == [] and sum(steps) <= 8, "only of the stretch that was damaged, and of the last"
-        monkeypatch.setattr(whose, "HELD_MAX", 0)
+        monkeypatch.setattr(pages, "HELD_MAX", 0)
         node.log.reads._traces = Traces()
         await node.log.reads.look_through()
         assert not node.log.reads._traces._clients, "there is no room"

@@ -18,8 +18,8 @@ from alpo.client.connection import Connection, Lost
 from alpo.core.config import ReplicaConfig
 from alpo.core.members import Configured
 from alpo.dialling import Way
+from alpo.node.admission import Limits
 from alpo.node.host import Host
-from alpo.node.limits import Limits
 from alpo.node.secure_stream import SecureStream
 from alpo.node.security import Security
 from alpo.secure import Contexts, SecureSocket, TlsBroken, Trust

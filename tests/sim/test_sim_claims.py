@@ -6,16 +6,15 @@ from contextlib import ExitStack
 
 import pytest
 
-from alpo.core import runs
+from alpo.core import entries
 from alpo.core.changes import Changes
 from alpo.core.election import Election
 from alpo.core.machine.table import SessionState
 from alpo.core.machine.verdicts import SessionTable
 from alpo.core.outbox import Outbox
-from alpo.core.reads import Reads
 from alpo.core.replica import Replica
 from alpo.core.replication import Replication
-from alpo.core.serving import Serving
+from alpo.core.serving import Reads, Serving
 from alpo_sim.mutations.mutation import Patch, edit
 from alpo_sim.options import Options
 from alpo_sim.world import World, run_world
@@ -67,7 +66,7 @@ CASES: dict[str, tuple[int, str, Patch]] = {
     "more serials remembered than there may be": (
         7, "equal tables", edit(SessionState, "_forget_oldest", (
             "while self._held_total > self.settings.window_total:", "while False:"))),
-    "a run larger than it may be": (1, "bounds", edit(runs, "_groups", (
+    "a run larger than it may be": (1, "bounds", edit(entries, "_groups", (
         "if size + len(body) > RUN_BYTES_MAX and at > begin:", "if False:"))),
     "one answer for all runs of a frame": (
         1, "acknowledged", edit(Serving, "_accept", (

@@ -228,8 +228,8 @@ def test_the_tables_in_the_docs_are_what_the_code_makes_of_the_figures() -> None
     assert [line.count("|") for line in made.splitlines()] == [line.count("|") for line in page.splitlines()]
 
 
-def test_the_page_of_elections_shows_every_picture() -> None:
-    page = (GENERATED.parent / "elections.md").read_text("utf-8")
+def test_the_simulators_page_shows_every_picture() -> None:
+    page = (GENERATED.parent / "simulator.md").read_text("utf-8")
     assert {*re.findall(r"generated/img/([a-z-]+\.svg)", page)} == {path.name for path in GENERATED.glob("img/*")}
 
 

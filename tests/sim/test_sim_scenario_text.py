@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpo.core.entries import join_payloads
-from alpo.core.inputs import PeerAddress, PeerGone, Stop
 from alpo.core.members import Identity
 from alpo.core.messages import Message
+from alpo.core.ready import PeerAddress, PeerGone, Stop
 from alpo.core.requests import AppendRun, DropSession, Initialise, ListSessions, OpenSession, ReadIndex
 from alpo.core.settings import Settings
 from alpo_sim.scenario import BREAKABLE, EXPECTS, INPUTS, Arrive, Expect, Line, Scenario, Tick, Times

@@ -12,8 +12,7 @@ import pytest
 
 import alpo
 from alpo.client.arguments import After
-from alpo.core.entries import Entry, Kind, seal
-from alpo.core.runs import seal_appends
+from alpo.core.entries import Entry, Kind, seal, seal_appends
 from alpo.testing import Broken
 from alpo.testing.ledger import Ledger
 from alpo.testing_plugin import _seeds

@@ -15,14 +15,12 @@ from typing import Any
 import pytest
 
 from alpo.core.disk import Write
-from alpo.core.entries import counts_of, serials_of
-from alpo.core.inputs import Input, Received
+from alpo.core.entries import RUN_BYTES_MAX, counts_of, serials_of
 from alpo.core.messages import Envelope, SnapshotPart, StartAnswer
 from alpo.core.ranks import State
-from alpo.core.ready import Ready
+from alpo.core.ready import Input, Ready, Received
 from alpo.core.replica import Replica
 from alpo.core.requests import Appended, AppendRun, Code, Refused
-from alpo.core.runs import RUN_BYTES_MAX
 from alpo.storage.memory import MemoryStore
 from alpo_sim.host import Host
 from alpo_sim.narrate import Tracer

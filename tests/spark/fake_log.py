@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from alpo.errors import Fenced, Skipped
-from alpo.spark.appending import Chunk
+from alpo.spark.committing import Chunk
 
 
 class Crash(BaseException):

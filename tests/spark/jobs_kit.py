@@ -21,13 +21,11 @@ from alpo.core.entries import Entry, seal
 from alpo.core.members import StartStatus
 from alpo.spark.columns import ARROW
 from alpo.spark.files import FileOrigin
-from alpo.spark.jobs.auditing import Audit, Wanted, audit
+from alpo.spark.jobs.auditing import Audit, Told, Wanted, audit
+from alpo.spark.jobs.copies import Member
 from alpo.spark.jobs.fan import run_here
-from alpo.spark.jobs.history import Told
-from alpo.spark.jobs.members import Member
 from alpo.spark.options import ReadOptions
-from alpo.spark.origin import Extent, Origin, SourceError, Stretch
-from alpo.spark.ranges import Range, cut
+from alpo.spark.origin import Extent, Origin, Range, SourceError, Stretch, cut
 from alpo.spark.reading import origin_of, pinned, rows_of, span_of
 from alpo.storage.schema import DB_NAME
 from alpo.storage.tables import COLUMNS

@@ -23,7 +23,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from alpo.spark import appending, committing, configure, ledger, staging
+from alpo.spark import committing, configure, ledger, staging
 from alpo.spark.sink import LogStreamWriter
 from alpo.spark.source import AlpoDataSource
 
@@ -72,9 +72,9 @@ def after(function: Callable[..., Any], die: Callable[[], None]) -> Callable[...
 def small(order: dict[str, Any]) -> None:
     """Lower the limits, so that little data takes several entries, and files."""
     staging.INLINE_BYTES = order.get("inline_bytes", 2000)
-    for module in (appending, committing):
+    for module in (committing, committing):
         vars(module)["ENTRY_BYTES"] = order.get("entry_bytes", 512)
-    appending.UNDER_WAY_MAX = 2
+    committing.UNDER_WAY_MAX = 2
 
 
 def killing(order: dict[str, Any], pids: list[int]) -> type[AlpoDataSource]:
@@ -91,7 +91,7 @@ def killing(order: dict[str, Any], pids: list[int]) -> type[AlpoDataSource]:
                 die()
             yield chunk
 
-    _cut = appending.cut
+    _cut = committing.cut
 
     class KillingWriter(LogStreamWriter):
         def write(self, iterator: Iterator[pa.RecordBatch]) -> Any:
@@ -118,7 +118,7 @@ def killing(order: dict[str, Any], pids: list[int]) -> type[AlpoDataSource]:
             if dies("after-manifest", batchId):
                 ledger.Ledger.fix = after(ledger.Ledger.fix, die)  # type: ignore[method-assign]
             if dies("mid-append", batchId):
-                committing.cut = cut_short  # type: ignore[attr-defined]
+                committing.cut = cut_short
             if dies("after-append", batchId):
                 ledger.Ledger.finish = before(ledger.Ledger.finish, die)  # type: ignore[method-assign]
             super().commit(messages, batchId)

@@ -13,8 +13,7 @@ from alpo.core.disk import StartState
 from alpo.core.entries import Entry
 from alpo.core.members import StartStatus
 from alpo.spark.options import ReadOptions
-from alpo.spark.origin import Origin
-from alpo.spark.ranges import cut
+from alpo.spark.origin import Origin, cut
 from alpo.spark.reading import origin_of, rows_of, span_of
 
 CLUSTER = b"c" * 16

@@ -13,17 +13,23 @@ import pyarrow.parquet as pq
 import pytest
 from jobs_kit import CLUSTER, FileServers, Replica, batches, by_definition, fifty, read, rows, some
 
-from alpo.spark.archive import ArchiveOrigin, JoinedOrigin
-from alpo.spark.archive_file import clear_partials, content_of, write_file
-from alpo.spark.columns import ARROW
-from alpo.spark.content import Content
+from alpo.spark.archive import (
+    ArchivedRange,
+    ArchiveOrigin,
+    JoinedOrigin,
+    Manifest,
+    clear_partials,
+    content_of,
+    extend_manifest,
+    read_manifest,
+    write_file,
+)
+from alpo.spark.columns import ARROW, Content
 from alpo.spark.files import FileOrigin
 from alpo.spark.jobs import archiving
 from alpo.spark.jobs.archiving import Archived, archive, trim_archived
 from alpo.spark.jobs.fan import run_here
-from alpo.spark.manifest import ArchivedRange, Manifest, extend_manifest, read_manifest
-from alpo.spark.origin import DataLoss, SourceError
-from alpo.spark.ranges import Range
+from alpo.spark.origin import DataLoss, Range, SourceError
 
 
 @pytest.fixture

@@ -12,13 +12,11 @@ from jobs_kit import edit, look, reseal, sound_copy, told
 from sound_log import entries_with_runs
 from store_kit import LogBuilder
 
-from alpo.core.entries import Entry, Kind
-from alpo.core.runs import parts
+from alpo.core.entries import Entry, Kind, parts
 from alpo.spark.jobs import checking
-from alpo.spark.jobs.checking import _Served
+from alpo.spark.jobs.auditing import Told
+from alpo.spark.jobs.checking import Serials, _Served
 from alpo.spark.jobs.copies import ServerCopy
-from alpo.spark.jobs.history import Told
-from alpo.spark.jobs.serials import Serials
 from alpo.storage.tables import COLUMNS
 
 

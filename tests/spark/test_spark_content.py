@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 from jobs_kit import Replica, batches, by_definition, fifty
 
-from alpo.spark.columns import ARROW
-from alpo.spark.content import Content
+from alpo.spark.columns import ARROW, Content
 from alpo.spark.origin import SourceError
 
 

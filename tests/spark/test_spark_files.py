@@ -17,10 +17,9 @@ from spark_kit import CLUSTER, FileLog, options, read_all
 
 from alpo.spark import files, reading
 from alpo.spark.columns import ARROW
-from alpo.spark.origin import DataLoss, Extent, SourceError
-from alpo.spark.ranges import cut
+from alpo.spark.origin import DataLoss, Extent, SourceError, cut
 from alpo.spark.reading import origin_of
-from alpo.storage import columns
+from alpo.storage import tables
 
 
 @pytest.fixture
@@ -49,7 +48,7 @@ def test_every_payload_once_and_in_order_however_it_is_cut(log: FileLog, size: i
 def test_whatever_pages_and_batches_hold(log: FileLog, monkeypatch: pytest.MonkeyPatch) -> None:
     payloads = mixed(50)
     log.append(payloads)
-    monkeypatch.setattr(columns, "COLUMN_BYTES", 10)
+    monkeypatch.setattr(tables, "COLUMN_BYTES", 10)
     monkeypatch.setattr(reading, "BATCH_ROWS", 2)
     monkeypatch.setattr(reading, "JOINED_ROWS", 1)
     assert read_all(options(path=log.path)) == flat(payloads)

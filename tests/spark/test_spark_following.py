@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from spark_kit import CLUSTER, FileLog, options
 
-from alpo.spark.following import Follower
 from alpo.spark.origin import SourceError
+from alpo.spark.stream import Follower
 
 LOG = CLUSTER.hex()
 

@@ -13,7 +13,7 @@ import pytest
 from spark_kit import FileLog
 from typer.testing import CliRunner
 
-from alpo.spark import fitness, java
+from alpo.spark import java
 from alpo.spark.java import Java, NoJava, find_java, shim, version_of
 from alpo_cli.app import app
 
@@ -129,7 +129,7 @@ def test_doctor_finds_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(metadata, "version", version)
     monkeypatch.setattr(java, "_packaged", lambda: None)
-    facts = {fact.check: fact for fact in fitness.examine({"PATH": "/nowhere"})}
+    facts = {fact.check: fact for fact in java.examine({"PATH": "/nowhere"})}
     assert not facts["pyspark"].ok and "4.2 or newer, below 5" in facts["pyspark"].says
     assert not facts["pyarrow"].ok and facts["pyarrow"].says == "17.0.1; it must be 18 or newer"
     assert not facts["java"].ok and not facts["python"].ok

@@ -19,11 +19,10 @@ from alpo.client.pages import Pages
 from alpo.client.servers import Servers
 from alpo.errors import Overloaded, Unavailable
 from alpo.spark import live, reading
-from alpo.spark.jobs.members import Member, members_of
+from alpo.spark.jobs.copies import Member, members_of
 from alpo.spark.live import ServerOrigin
 from alpo.spark.options import ReadOptions
-from alpo.spark.origin import DataLoss, SourceError, Stretch
-from alpo.spark.ranges import Range
+from alpo.spark.origin import DataLoss, Range, SourceError, Stretch
 from alpo.spark.reading import origin_of, rows_of
 from alpo.spark.stream import LogStreamReader
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 from spark_kit import CLUSTER, FileLog
 
-from alpo.spark.archive_file import write_file
+from alpo.spark.archive import extend_manifest, write_file
 from alpo.spark.columns import ARROW
 from alpo.spark.files import FileOrigin
-from alpo.spark.manifest import extend_manifest
-from alpo.spark.ranges import Range
+from alpo.spark.origin import Range
 from alpo.spark.reading import rows_of
 
 if TYPE_CHECKING:

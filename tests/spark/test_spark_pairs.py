@@ -8,9 +8,8 @@ from itertools import combinations
 import pytest
 from printed import ROOT
 
-from alpo.spark.options import READS, SPARKS, WRITES, ReadOptions, WriteOptions
+from alpo.spark.options import READS, RULES, SPARKS, WRITES, ReadOptions, WriteOptions
 from alpo.spark.origin import SourceError
-from alpo.spark.pairs import RULES
 
 #: A value of each option that is right by itself.
 READ = {

@@ -14,16 +14,13 @@ from spark_kit import CLUSTER, FileLog, options, read_all, rows_in
 
 from alpo.core.entries import join_payloads
 from alpo.spark import reading
-from alpo.spark.archive import ArchiveOrigin, JoinedOrigin
-from alpo.spark.archive_file import write_file
+from alpo.spark.archive import ArchiveOrigin, JoinedOrigin, extend_manifest, write_file
 from alpo.spark.columns import ARROW, batch_of
 from alpo.spark.files import FileOrigin
-from alpo.spark.following import Follower
-from alpo.spark.manifest import extend_manifest
-from alpo.spark.origin import SourceError, Stretch
-from alpo.spark.ranges import Range
+from alpo.spark.origin import Range, SourceError, Stretch
 from alpo.spark.reading import rows_of
-from alpo.storage import columns
+from alpo.spark.stream import Follower
+from alpo.storage import tables
 
 #: A leader's entry, a single append, a run, a batch, a run with batches in it, a single append.
 MIXED: list[list[tuple[bytes, ...]]] = [
@@ -79,7 +76,7 @@ def test_rows_are_the_same_however_appends_came_together(
     ]
     with (
         tempfile.TemporaryDirectory() as directory, patch.object(reading, "BATCH_ROWS", batch_rows),
-        patch.object(columns, "COLUMN_BYTES", page_bytes),
+        patch.object(tables, "COLUMN_BYTES", page_bytes),
     ):
         log = FileLog(Path(directory))
         log.append_runs(runs)

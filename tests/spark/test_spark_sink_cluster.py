@@ -11,8 +11,7 @@ from harness import Cluster, cluster
 
 from alpo import connect
 from alpo.errors import Fenced, Unavailable
-from alpo.spark.appending import opener
-from alpo.spark.committing import Job, append_directly, commit, commit_one_entry, commit_unnumbered
+from alpo.spark.committing import Job, append_directly, commit, commit_one_entry, commit_unnumbered, opener
 from alpo.spark.ledger import Ledger
 from alpo.spark.options import BATCH_BITS, WriteOptions
 from alpo.spark.origin import SourceError

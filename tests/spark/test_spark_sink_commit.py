@@ -16,9 +16,8 @@ import trio
 from fake_log import Crash, FakeLog, FakeWriter
 
 from alpo.errors import Fenced
-from alpo.spark import appending, committing, durable, staging
-from alpo.spark.appending import Chunk
-from alpo.spark.committing import Job, commit, commit_one_entry, commit_unnumbered
+from alpo.spark import committing, staging
+from alpo.spark.committing import Chunk, Job, commit, commit_one_entry, commit_unnumbered
 from alpo.spark.ledger import Ledger, Manifest
 from alpo.spark.origin import SourceError
 from alpo.spark.staging import Part, Tag, stage
@@ -32,7 +31,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lower the limits, so that little data takes several entries, and files; and do not wait for the disk."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     monkeypatch.setattr(staging, "INLINE_BYTES", 600)
-    for module in (appending, committing):
+    for module in (committing, committing):
         monkeypatch.setattr(module, "ENTRY_BYTES", 100)
 
 
@@ -119,7 +118,7 @@ def dying_at(monkeypatch: pytest.MonkeyPatch, step: int) -> Iterator[list[str]]:
 
     with monkeypatch.context() as patch:
         for module, names in (
-            (os, ("link", "fsync")), (durable, ("sync_directory",)), (Path, ("unlink", "touch", "rename", "open")),
+            (os, ("link", "fsync")), (staging, ("sync_directory",)), (Path, ("unlink", "touch", "rename", "open")),
         ):
             for name in names:
                 patch.setattr(module, name, dying(name, getattr(module, name)))
@@ -226,7 +225,7 @@ def test_a_run_takes_back_the_session_that_a_dying_zombie_took(tmp_path: Path, m
 
     def numbered(number: int, chunks: Iterable[list[bytes]], last_serial: int) -> Iterator[Chunk]:
         nonlocal left
-        for at, chunk in enumerate(appending.numbered(number, chunks, last_serial)):
+        for at, chunk in enumerate(committing.numbered(number, chunks, last_serial)):
             if left and at == 2:
                 left -= 1
                 log.epochs[CLIENT] += 1

@@ -38,7 +38,7 @@ from alpo.spark.folded import state_at
 from alpo.spark.jobs.tables import alone
 from alpo.spark.options import ReadOptions
 from alpo.spark.origin import SourceError
-from alpo.storage import columns
+from alpo.storage import tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,7 +84,7 @@ def test_columns_of_ones_choice_in_small_batches(log: FileLog, monkeypatch: pyte
 
 
 def test_the_log_is_folded_while_it_is_read(log: FileLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "COLUMN_BYTES", 10)
+    monkeypatch.setattr(tables, "COLUMN_BYTES", 10)
     monkeypatch.setattr(reading, "JOINED_ROWS", 1)
     seen: list[tuple[str, int]] = []
     real = FileOrigin.pages
@@ -269,13 +269,13 @@ def test_exit_codes_of_the_command(log: FileLog, tmp_path: Path) -> None:
     assert not list((tmp_path).glob("*/at-*"))
 
 
-#: Dies by SIGKILL as it comes to a function of `stating`.
+#: Dies by SIGKILL as it comes to a function of `alpo.spark.jobs.tables`.
 KILLED = """
 import os, signal, sys
-from alpo.spark.jobs import stating
+from alpo.spark.jobs import tables
 from alpo_cli.pipeline.app import app
 
-setattr(stating, sys.argv[1], lambda *given: os.kill(os.getpid(), signal.SIGKILL))
+setattr(tables, sys.argv[1], lambda *given: os.kill(os.getpid(), signal.SIGKILL))
 app(sys.argv[2:])
 """
 

@@ -110,7 +110,6 @@ from alpo_sim import sweep_files, sweep_range
 from alpo_sim.main import app
 from alpo.spark.jobs.fan import run_here
 from contextlib import contextmanager
-import alpo.spark.durable as durable
 
 @contextmanager
 def here(name, master):

@@ -10,7 +10,7 @@ import trio
 from tls_rig import tls_cluster
 
 from alpo.spark import append_batch
-from alpo.spark.appending import opener
+from alpo.spark.committing import opener
 from alpo.spark.options import ReadOptions, WriteOptions
 from alpo.spark.origin import SourceError
 from alpo.tls import Tls

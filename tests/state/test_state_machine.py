@@ -17,7 +17,7 @@ from alpo.state import codec
 from alpo.state.codec import HEAD, INT_MAX, INT_MIN, Guard, Limits, Op
 from alpo.state.machine import UPLOAD_STALE_MS, Machine
 from alpo.state.shapes import Outcome, Result, chained, digest_bytes
-from alpo.wire.packing import pack
+from alpo.wire.framing import pack
 
 ID, SID, OTHER = b"s" * 16, b"u" * 16, b"v" * 16
 LIMIT = 1 << 20

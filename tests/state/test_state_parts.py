@@ -16,7 +16,7 @@ from alpo.state.errors import Busy, Diverged
 from alpo.state.machine import Machine
 from alpo.state.parts import PART_BYTES_MAX, Decoder, Encoder, Thawing, part_bytes_max
 from alpo.state.shapes import Frozen, Outcome, chained, digest_bytes
-from alpo.wire.packing import pack
+from alpo.wire.framing import pack
 
 SID, STATE = bytes(range(16)), b"S" * 16
 MIB = 1 << 20

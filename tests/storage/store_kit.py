@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from alpo.core.disk import Base, SessionRow, TableSave, Write
-from alpo.core.entries import Entry, Kind, join_payloads, seal
-from alpo.core.runs import seal_appends
+from alpo.core.entries import Entry, Kind, join_payloads, seal, seal_appends
 from alpo.storage.connections import connect_writer
 from alpo.storage.interface import Store
 from alpo.storage.memory import MemoryStore

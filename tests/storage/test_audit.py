@@ -10,7 +10,7 @@ from sound_log import entries_with_runs, fill, sound_entries, table_at
 from store_kit import LogBuilder, SqliteBench
 
 from alpo.core.entries import Entry, seal
-from alpo.storage import audit, columns
+from alpo.storage import audit, tables
 from alpo.storage.audit import Verdict, require_sound, tell, verify
 from alpo.storage.connections import connect_writer
 from alpo.storage.interface import DamagedStore
@@ -21,7 +21,7 @@ from alpo.storage.rows import applied_to_json, run_checksum, session_to_blob, te
 @pytest.fixture(autouse=True, params=[512, 1, 3])
 def columns_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Entries that are sound are looked at together, so many at a time."""
-    monkeypatch.setattr(columns, "COLUMN_ROWS", request.param)
+    monkeypatch.setattr(tables, "COLUMN_ROWS", request.param)
 
 
 def check(sqlite: SqliteBench) -> Verdict:

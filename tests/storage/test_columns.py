@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from store_kit import LogBuilder, SqliteBench, write
 
 from alpo.core.entries import DIGEST_BYTES, DamagedEntry, Entry, Kind, body_digest, header_check, join_payloads
-from alpo.storage import columns as columns_module
-from alpo.storage.columns import Columns, by_client, only, rise, verify_columns
-from alpo.storage.digest import Span
+from alpo.storage import tables as columns_module
 from alpo.storage.offline import damage_of, open_source
+from alpo.storage.scrub import Span
+from alpo.storage.tables import Columns, by_client, only, rise, verify_columns
 
 
 def some() -> list[Entry]:

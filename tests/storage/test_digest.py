@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from store_kit import Bench, LogBuilder, SqliteBench, cleaning, write
 
 from alpo.core.entries import Entry, body_digest, header_check, seal
-from alpo.storage.digest import DamagedAt, Span, read_on
 from alpo.storage.interface import Store
+from alpo.storage.scrub import DamagedAt, Span, read_on
 
 
 def _log(count: int = 60) -> list[Entry]:

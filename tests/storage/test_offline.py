@@ -11,7 +11,7 @@ import pytest
 from sound_log import entries_with_runs, fill
 from store_kit import LogBuilder, SqliteBench, base_of, write
 
-from alpo.storage import columns, schema
+from alpo.storage import schema, tables
 from alpo.storage.connections import connect_writer
 from alpo.storage.directory import DirectoryLock
 from alpo.storage.interface import DamagedStore, StoreError, WrongStore
@@ -66,7 +66,7 @@ def test_the_index_of_a_server_that_came_meanwhile_is_left_to_it(sqlite: SqliteB
 def test_a_snapshot_is_not_held_while_what_was_read_is_used(
     sqlite: SqliteBench, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(columns, "COLUMN_ROWS", 10)
+    monkeypatch.setattr(tables, "COLUMN_ROWS", 10)
     entries = fill(sqlite)
     with open_source(sqlite.directory) as source:
         found = source.walk(1, len(entries))
@@ -135,7 +135,7 @@ def test_runs_are_read_and_found(sqlite: SqliteBench) -> None:
 
 
 def test_an_end_that_is_rewritten_meanwhile_is_told(sqlite: SqliteBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "COLUMN_ROWS", 40)
+    monkeypatch.setattr(tables, "COLUMN_ROWS", 40)
     entries = fill(sqlite)
     with open_source(sqlite.directory) as source:
         found = source.walk(1, 41)
@@ -147,7 +147,7 @@ def test_an_end_that_is_rewritten_meanwhile_is_told(sqlite: SqliteBench, monkeyp
 
 
 def test_what_is_cleaned_meanwhile_is_left_out(sqlite: SqliteBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "COLUMN_ROWS", 10)
+    monkeypatch.setattr(tables, "COLUMN_ROWS", 10)
     entries = fill(sqlite)
     with open_source(sqlite.directory) as source:
         found = source.walk(1, 41)
@@ -157,7 +157,7 @@ def test_what_is_cleaned_meanwhile_is_left_out(sqlite: SqliteBench, monkeypatch:
 
 
 def test_a_file_that_a_server_takes_up_meanwhile_is_told(sqlite: SqliteBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "COLUMN_ROWS", 10)
+    monkeypatch.setattr(tables, "COLUMN_ROWS", 10)
     fill(sqlite)
     sqlite.store.close()
     with open_source(sqlite.directory) as source:

@@ -39,7 +39,7 @@ _BY_NUMBER_REPLY[{_IS}] = _BY_NUMBER_REPLY[{_WAS}] | {{_APPENDED.number: _APPEND
 
 def encode(
 """)],
-    "alpo/wire/peer_codec.py": [("\n\ndef encode_entries(", f"""
+    "alpo/wire/codec.py": [("\n\ndef encode_entries(", f"""
 _ANSWER = _BY_CLASS[{_WAS}][m.AppendAnswer]
 _ANSWER = _ANSWER._replace(checks=_ANSWER.checks[:-1])
 _BY_CLASS[{_IS}] = _BY_CLASS[{_WAS}] | {{m.AppendAnswer: _ANSWER}}

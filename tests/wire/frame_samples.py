@@ -7,11 +7,10 @@ from typing import Any
 from alpo.core import messages as m
 from alpo.core import requests as q
 from alpo.core.disk import SessionRow
-from alpo.core.entries import Kind, join_payloads, seal
+from alpo.core.entries import Kind, join_payloads, seal, seal_appends
 from alpo.core.members import Identity, StartStatus
 from alpo.core.ranks import Rank
 from alpo.core.requests import Code, Fate, MemberStep
-from alpo.core.runs import seal_appends
 from alpo.wire import codec
 from alpo.wire import requests as r
 from alpo.wire.column_pages import PageColumns, pack_page

@@ -9,10 +9,10 @@ import pytest
 
 from alpo.core import messages as m
 from alpo.core import requests as q
-from alpo.wire import client_codec, peer_codec
+from alpo.wire import client_codec, codec
 from alpo.wire import requests as r
 from alpo.wire import shapes as s
-from alpo.wire.packing import pack
+from alpo.wire.framing import pack
 
 NEXT = r.VERSION + 1
 
@@ -28,12 +28,12 @@ _APPENDED = s.Shape(
     forms=((2, lambda lsns: pack(list(lsns))),), kept=1,
 )
 _OUTCOME = _without_last(client_codec.REQUESTS, q.Outcome)
-_ANSWER = _without_last(peer_codec.SHAPES, m.AppendAnswer)
+_ANSWER = _without_last(codec.SHAPES, m.AppendAnswer)
 
 
 def know_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have this process encode and decode the next version too; hellos still name the present one."""
-    client, peer = client_codec, peer_codec
+    client, peer = client_codec, codec
     for known, shape in (
         (client._BY_NUMBER_REQUEST, _OUTCOME), (client._BY_NUMBER_REPLY, _APPENDED), (peer._BY_NUMBER, _ANSWER)
     ):

@@ -19,10 +19,9 @@ from alpo.core.members import Identity
 from alpo.core.ranks import Rank
 from alpo.core.requests import Code, Fate
 from alpo.storage.events import FIELDS_CHARS_MAX
-from alpo.wire import client_codec, codec, peer_codec
+from alpo.wire import client_codec, codec
 from alpo.wire import requests as r
-from alpo.wire.framing import FrameReader
-from alpo.wire.packing import WireError
+from alpo.wire.framing import FrameReader, WireError
 
 ints = st.integers(0, 2**63 - 1)
 texts = st.text(st.characters(codec="utf-8"), max_size=30)  # at most 120 bytes
@@ -163,7 +162,7 @@ AT_HOME = {q.Appended: {"origin"}, q.DropCursor: {"lsn", "why"}}
 
 
 def test_every_type_has_one_number_and_one_place() -> None:
-    shapes = (*client_codec.SHAPES, *peer_codec.SHAPES)
+    shapes = (*client_codec.SHAPES, *codec.SHAPES)
     assert {shape.cls for shape in shapes} == {*HELLOS, *REQUESTS, *REPLIES, *MESSAGES}
     assert len({shape.number for shape in shapes}) == len(shapes)
     for shape in shapes:

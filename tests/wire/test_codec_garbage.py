@@ -11,7 +11,7 @@ from frame_samples import frames
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alpo.wire import client_codec, codec, peer_codec
+from alpo.wire import client_codec, codec
 from alpo.wire.column_pages import PageColumns
 from alpo.wire.framing import FrameError, FrameReader, frame
 
@@ -40,7 +40,7 @@ anything = st.recursive(
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text() | st.integers(0, 9), inner, max_size=3),
     max_leaves=8,
 )
-numbers = st.sampled_from([shape.number for shape in (*client_codec.SHAPES, *peer_codec.SHAPES)])
+numbers = st.sampled_from([shape.number for shape in (*client_codec.SHAPES, *codec.SHAPES)])
 
 
 @settings(max_examples=150)
@@ -130,5 +130,5 @@ def test_twenty_thousand_mutated_frames_give_only_named_errors() -> None:
 
 def test_every_sample_is_taken() -> None:
     assert all(only_named_errors(framed[8:]) for framed in frames())
-    known = {shape.number for shape in (*client_codec.SHAPES, *peer_codec.SHAPES)}
+    known = {shape.number for shape in (*client_codec.SHAPES, *codec.SHAPES)}
     assert {msgpack.unpackb(framed[8:])[0] for framed in frames()} == known

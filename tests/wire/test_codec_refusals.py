@@ -27,8 +27,7 @@ from alpo.core.members import Identity
 from alpo.core.requests import Code
 from alpo.wire import codec
 from alpo.wire import requests as r
-from alpo.wire.framing import HEADER_BYTES
-from alpo.wire.packing import unpack_list
+from alpo.wire.framing import HEADER_BYTES, unpack_list
 
 ME, OTHER = Identity(1, b"a" * 16), Identity(2, b"b" * 16)
 APPEND = (16, "client", 0, 1, False, False)

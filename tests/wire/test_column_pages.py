@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpo.core.entries import Entry, join_payloads
-from alpo.core.runs import parts, seal_appends
+from alpo.core.entries import Entry, join_payloads, parts, seal_appends
 from alpo.wire.codec import decode_server, encode
 from alpo.wire.column_pages import PageColumns, pack_page, unpack_page
-from alpo.wire.framing import HEADER_BYTES
-from alpo.wire.packing import WireError
+from alpo.wire.framing import HEADER_BYTES, WireError
 from alpo.wire.requests import ColumnPage
 
 ints = st.integers(0, 2**63 - 1)

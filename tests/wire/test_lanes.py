@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from test_framing import chunked
 
 from alpo.wire import lanes
-from alpo.wire.framing import HEADER_BYTES, FrameError, FrameReader, frame
+from alpo.wire.framing import HEADER_BYTES, FrameError, FrameReader, WireError, frame
 from alpo.wire.lanes import BLOCKS_MAX, PIECE_BYTES_MAX, LaneReader, Long, block_frame, forget_frame, with_blocks
-from alpo.wire.packing import WireError
 
 BYTES_MAX = 1 << 20
 cuts = st.lists(st.integers(0, 1 << 30), max_size=30)

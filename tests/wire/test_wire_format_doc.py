@@ -1,4 +1,4 @@
-"""docs/wire-format.md says what the code does: every type, its number, its fields in order, every code."""
+"""docs/wire-format.md and docs/generated/wire.md say what the code does."""
 
 from __future__ import annotations
 
@@ -6,41 +6,28 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-import pytest
+from wire_page import PAGE, page
 
 from alpo.core.entries import Entry
 from alpo.core.messages import REQUESTS, START_ONLY
 from alpo.core.requests import Code
-from alpo.wire import client_codec, peer_codec
+from alpo.wire import client_codec, codec
 from alpo.wire.shapes import Shape
 
 TEXT = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text()
-SECTIONS = dict(re.findall(r"^### (.+?)\n(.*?)(?=^##|\Z)", TEXT, re.M | re.S))
-SHAPES = (*client_codec.SHAPES, *peer_codec.SHAPES)
 
 
-def first_column(table: str) -> list[str]:
-    return re.findall(r"^\| (\w+) \|", table, re.M)[1:]
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.cls.__name__)
-def test_fields_are_documented_in_order(shape: Shape) -> None:
-    section = SECTIONS[f"{shape.number} {shape.cls.__name__}"]
-    fields = ["request" if name == "origin" else name for name in shape.fields]  # `origin`: on the wire a number
-    assert first_column(section.partition("An entry is")[0]) == fields
-
-
-def test_nothing_else_is_documented() -> None:
-    assert set(SECTIONS) == {f"{shape.number} {shape.cls.__name__}" for shape in SHAPES}
+def test_every_message_is_documented_as_the_code_has_it() -> None:
+    """Every type, its number, its fields in order, every code: run `python tests/wire/wire_page.py` if this fails."""
+    assert page() == PAGE.read_text("utf-8")
+    assert sorted(re.findall(r"^### (\d+ \w+)$", page(), re.M)) == sorted(
+        f"{shape.number} {shape.cls.__name__}" for shape in (*client_codec.SHAPES, *codec.SHAPES)
+    )
+    assert re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", page(), re.M) == [(str(int(code)), code.name) for code in Code]
 
 
 def test_an_entry_is_documented() -> None:
     assert f"[{', '.join(Entry._fields)}]" in TEXT
-
-
-def test_codes_are_documented() -> None:
-    chapter = TEXT.partition("\n## Codes\n")[2].partition("\n## ")[0]
-    assert re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", chapter, re.M) == [(str(int(code)), code.name) for code in Code]
 
 
 def numbers(shapes: Iterable[Shape]) -> str:
@@ -53,7 +40,7 @@ def numbers(shapes: Iterable[Shape]) -> str:
 
 
 def test_who_may_send_what_is_documented() -> None:
-    peers = peer_codec.SHAPES
+    peers = codec.SHAPES
     of_start = [shape for shape in peers if shape.cls in START_ONLY]
     rows = re.findall(r"^\| (client|server|server whose .+?) \| ([\d, -]+) \| ([\d, -]+), and 4 last \|", TEXT, re.M)
     clients = numbers(client_codec.REQUESTS), numbers(client_codec.REPLIES)
@@ -62,4 +49,4 @@ def test_who_may_send_what_is_documented() -> None:
 
 def test_what_goes_over_the_callers_connection_is_documented() -> None:
     listed = re.search(r"requests \(([\d, ]+)\) go over the connection that their sender dialled", TEXT)
-    assert listed and listed[1] == ", ".join(str(s.number) for s in peer_codec.SHAPES if s.cls in REQUESTS)
+    assert listed and listed[1] == ", ".join(str(s.number) for s in codec.SHAPES if s.cls in REQUESTS)

@@ -18,7 +18,7 @@ from alpo.client.payloads import Parcel, Payload, batch
 from alpo.client.reasons import UNSEEN, unknown, verdict
 from alpo.client.servers import Servers
 from alpo.core import requests as q
-from alpo.core.client_ids import CLIENT_BYTES_MAX, is_random
+from alpo.core.entries import CLIENT_BYTES_MAX, is_random
 from alpo.core.requests import Code, Fate
 from alpo.errors import (
     NoSpace,

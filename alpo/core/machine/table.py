@@ -5,7 +5,7 @@ Laws:
 * The table is a function of the log alone: equal entries 1 … n make equal tables, whatever was applied and
   expunged on the way. `SessionState.apply_all` accepts any entry: one that no correct leader makes has the same,
   harmless effect on all servers (`SessionState.inconsistency` says what is wrong with it).
-* Every change is journalled, and `alpo.core.machine.undo` can undo it.
+* Every change is journalled, and `alpo.core.machine.journal` can undo it.
 * An entry first has its own effect, then ends the sessions that are too old by its time. So no session ends at an
   entry of its own client, and a verdict taken at the head holds for the entry that it lets in.
 """
@@ -16,12 +16,20 @@ import heapq
 from collections.abc import Iterable
 from operator import lt
 
-from alpo.core.client_ids import created_ms, valid_name
-from alpo.core.entries import DIGEST_BYTES, INT_MAX, DamagedEntry, Entry, Kind, parse_body, serials_of
+from alpo.core.entries import (
+    DIGEST_BYTES,
+    INT_MAX,
+    DamagedEntry,
+    Entry,
+    Kind,
+    created_ms,
+    parse_body,
+    serials_of,
+    valid_name,
+)
 from alpo.core.settings import Settings
 
-from .journal import APPENDED, CREATED, ENDED, FORGOT, OPENED, Opened, Session, Slot
-from .undo import NEVER_MS, JournalledSessions
+from .journal import APPENDED, CREATED, ENDED, FORGOT, NEVER_MS, OPENED, JournalledSessions, Opened, Session, Slot
 
 _RANDOM: Opened = (0, b"", 0)
 _DATA, _SESSION, _SETTINGS = int(Kind.DATA), int(Kind.SESSION), int(Kind.SETTINGS)

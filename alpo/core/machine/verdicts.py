@@ -17,10 +17,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from alpo.core.client_ids import created_ms, valid_name
-from alpo.core.entries import json_body, serials_of
+from alpo.core.entries import created_ms, json_body, offset, same, serials_of, valid_name
 from alpo.core.requests import AppendRun, Code, DropSession, Fate, OpenSession, Outcome
-from alpo.core.runs import offset, same
 
 from .journal import Session, Slot
 from .table import SessionState

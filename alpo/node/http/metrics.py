@@ -1,7 +1,7 @@
 """The metrics at `/metrics`: which there are, and their present values, read when Prometheus asks.
 
-`FAMILIES` lists all; docs/monitoring.md prints it. No label is anything that clients choose: those could be any number.
-Metrics that only a leader knows are absent on all other servers.
+`FAMILIES` lists all; docs/generated/metrics.md prints it. No label is anything that clients choose: those could be any
+number. Metrics that only a leader knows are absent on all other servers.
 """
 
 from __future__ import annotations

@@ -18,12 +18,11 @@ import h11
 import structlog
 import trio
 
+from alpo.node.admission import Limits, Silent
 from alpo.node.counters import Counters
-from alpo.node.limits import Limits
 from alpo.node.link import Link, LinkClosed
 from alpo.node.security import Security
-from alpo.node.silent import Silent
-from alpo.node.throttle import Pace
+from alpo.node.threads import Pace
 from alpo.secure import TlsBroken, TlsLeft
 from alpo.tls import Rights, looks_like_tls
 from alpo.wire.framing import LOG_PORT_TOLD

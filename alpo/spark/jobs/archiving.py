@@ -16,16 +16,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from ..archive_file import clear_partials, found_file, write_file
-from ..columns import ARROW
-from ..content import Content
+from ..archive import (
+    ArchivedRange,
+    Manifest,
+    clear_partials,
+    extend_manifest,
+    found_file,
+    other_cluster,
+    read_manifest,
+    write_file,
+)
+from ..columns import ARROW, Content
 from ..live import ServerOrigin
-from ..manifest import ArchivedRange, Manifest, extend_manifest, other_cluster, read_manifest
-from ..origin import DataLoss, SourceError
-from ..ranges import Range, cut
+from ..origin import DataLoss, Range, SourceError, cut
 from ..reading import rows_of
+from .copies import members_of, slowest_cursor, trim
 from .fan import Progress, Runner, unseen
-from .members import members_of, slowest_cursor, trim
 
 #: Ranges between two manifests: what has to be checked again after a driver was killed.
 WAVE = 64

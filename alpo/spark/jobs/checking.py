@@ -1,4 +1,6 @@
-"""Check one copy of the log by itself: gaps, order, checksums, exactly once, the state saved beside it.
+"""The kinds of faults that an audit finds, and the check of one copy of the log by itself: gaps, order, checksums,
+exactly once (each client's serials ascend along the log, R21, until its session is dropped and begins again), the
+state saved beside it.
 
 In a file everything is checked (`alpo.storage.audit`). A server checks its own checksums, and its digests are compared
 with the others'; here its pages are checked for order, gaps and serials.
@@ -6,26 +8,112 @@ with the others'; here its pages are checked for order, gaps and serials.
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import anyio
 
 from alpo.client.log import connect
 from alpo.client.record import PageEntry
-from alpo.core.entries import DIGEST_BYTES, Kind, serials_of, sound_digest
-from alpo.core.runs import offset
+from alpo.core.entries import DIGEST_BYTES, Kind, offset, serials_of, sound_digest
 from alpo.errors import AlpoError
 from alpo.offline import Fault as FileFault
 from alpo.offline import Source, StoreError, open_source, verify
+from alpo.storage.tables import by_client, rise
 
 from ..origin import SourceError
 from .copies import Copy, FileCopy, ServerCopy
-from .faults import DAMAGE, DUPLICATE, FAULTS_MAX, GAP, ORDER, STATE, Fault
-from .serials import Serials, begins_anew
+
+#: Two copies have different content for an entry that both call guaranteed.
+DIFFERENCE: Final = "difference"
+#: Entries or payloads are missing.
+GAP: Final = "gap"
+#: A client's append is in the log twice.
+DUPLICATE: Final = "duplicate"
+#: Ids, terms, times or serials decrease.
+ORDER: Final = "order"
+#: Data does not match its checksum, or cannot be read.
+DAMAGE: Final = "damage"
+#: The session table, or other state saved beside the log, differs from what the log makes.
+STATE: Final = "state"
+#: A server could not be asked.
+UNREACHABLE: Final = "unreachable"
+#: An answer that a client got about an append is wrong.
+HISTORY: Final = "history"
+
+#: Most faults of one kind in one copy that are listed one by one.
+FAULTS_MAX = 100
+
+
+class Fault(NamedTuple):
+    """Fault in ``copy`` (names, separated by commas) at entries ``first_id`` … ``last_id``, payloads ``first_lsn`` …
+    ``last_lsn``; 0 if it concerns none, or unknown ones."""
+
+    first_id: int
+    last_id: int
+    first_lsn: int
+    last_lsn: int
+    kind: str
+    copy: str
+    what: str
+
+    def told(self) -> str:
+        """The fault in words, on one line."""
+        ids = _span("entry", "entries", self.first_id, self.last_id)
+        place = ", ".join(part for part in (ids, _span("LSN", "LSN", self.first_lsn, self.last_lsn)) if part)
+        return f"{self.kind.upper()} in {self.copy}{': ' + place if place else ''}: {self.what}"
+
+
+def _span(one: str, several: str, first: int, last: int) -> str:
+    if not first:
+        return ""
+    return f"{one} {first}" if first == last else f"{several} {first} to {last}"
+
+
+_SESSION: Final = int(Kind.SESSION)
+
+
+class Serials:
+    """The last serial of each client."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, int] = {}
+
+    def take(self, client: str, serial: int, number: int = 1) -> int:
+        """Take the next ``number`` appends of ``client``, of which ``serial`` is the first. Returns 0 if that ascends,
+        else the last serial."""
+        last = self._last.get(client, 0)
+        self._last[client] = max(last, serial + number - 1)
+        return 0 if serial > last else last
+
+    def take_all(self, clients: Sequence[str], serials: Sequence[int]) -> bool:
+        """Take many single appends if all their serials ascend; otherwise change nothing and return False: use `take`
+        for each."""
+        groups = by_client(clients, serials)
+        if not all(rise(of_one, self._last.get(client, 0)) for client, of_one in groups.items()):
+            return False
+        self._last |= {client: of_one[-1] for client, of_one in groups.items()}
+        return True
+
+    def begin_anew(self, client: str, serial: int = 0) -> None:
+        """Note that the session was dropped and opened again; its last serial is now ``serial``."""
+        self._last[client] = serial
+
+
+def begins_anew(kind: int, body: bytes | None) -> bool:
+    """True for a SESSION entry after which serials begin at 1."""
+    if kind != _SESSION or body is None:
+        return False
+    try:
+        fields = json.loads(body)
+    except ValueError:
+        return False
+    return isinstance(fields, dict) and (fields.get("op") == "drop" or not fields.get("replaces"))
+
 
 _DATA: Final = int(Kind.DATA)
 _PAGE_IDS = 4096

@@ -19,8 +19,8 @@ from alpo.core.entries import Entry
 from alpo.offline import Span
 
 from ..origin import SourceError
+from .checking import DAMAGE, DIFFERENCE, FAULTS_MAX, Fault
 from .copies import Copy, DamagedCopy, FileCopy, Look
-from .faults import DAMAGE, DIFFERENCE, FAULTS_MAX, Fault
 
 #: Entries in one task.
 RANGE_ENTRIES = 50_000

@@ -1,4 +1,5 @@
-"""Tables on disk: the fold of the log up to an LSN, each in ``DIR/at-LSN``, beside ``DIR/replay.json``.
+"""Tables on disk: a replicated state (`alpo.state`) as of an LSN, in ``DIR/at-LSN``, beside others of the same log and
+``DIR/replay.json``.
 
 Laws:
 
@@ -6,6 +7,7 @@ Laws:
   directory without one was left by a replay that died.
 * A table's bytes depend only on the log, the fold and the LSN.
 * ``replay.json`` names the cluster and the fold of all tables in a directory; it is written once.
+* A state is folded from its beginning every time: one task in one process, in the order of the log.
 """
 
 from __future__ import annotations
@@ -17,12 +19,20 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 from uuid import uuid4
 
-from .. import durable
-from ..origin import SourceError
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from .. import staging
+from ..folded import state_at
+from ..origin import Extent, Origin, SourceError
+from ..reading import pinned
+from ..states import ARROW, State, batches_of
+from .fan import Progress, unseen
 
 FORMAT, VERSION = "alpo-table", 1
 #: File name that Spark ignores when it reads a directory, because it begins with "_".
@@ -79,7 +89,7 @@ def alone(directory: Path) -> Iterator[None]:
     """Hold the lock for writing tables in ``directory``, which the system releases if the process dies. Raises
     `SourceError`."""
     try:
-        durable.make_directory(directory)
+        staging.make_directory(directory)
         lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise SourceError(f"{directory}: {error.strerror}") from error
@@ -98,7 +108,7 @@ def identify(directory: Path, identity: Identity) -> None:
     path = directory / REPLAY
     given = {"format": "alpo-replay", "version": VERSION, **identity._asdict()}
     try:
-        if durable.make(path, [_json(given)]):
+        if staging.make(path, [_json(given)]):
             return
         found = json.loads(path.read_text("utf-8"))
         there = Identity(*(found[name] for name in Identity._fields))
@@ -143,8 +153,8 @@ def finish(table: Table) -> None:
         "parts": [part._asdict() for part in table.parts],
     }
     try:
-        durable.make(table.directory / MANIFEST, [_json(fields)])
-        durable.sync_directory(table.directory.parent)
+        staging.make(table.directory / MANIFEST, [_json(fields)])
+        staging.sync_directory(table.directory.parent)
     except OSError as error:
         raise SourceError(f"{table.directory}: {error.strerror}") from error
 
@@ -160,7 +170,7 @@ def new_part(path: Path) -> Iterator[IO[bytes]]:
             stream.flush()
             os.fsync(stream.fileno())
         partial.replace(path)
-        durable.sync_directory(path.parent)
+        staging.sync_directory(path.parent)
     except OSError as error:
         raise SourceError(f"{path}: {error.strerror or error}") from error
     finally:
@@ -187,3 +197,94 @@ def _damaged(path: Path, why: str) -> SourceError:
 
 def _json(fields: dict[str, Any]) -> bytes:
     return json.dumps(fields, indent=1).encode() + b"\n"
+
+
+#: Name of the fold in ``replay.json``: another number if the columns ever change.
+FOLD = "alpo.state 1"
+#: Rows, and bytes of values, of a row group.
+GROUP_ROWS, GROUP_BYTES = 65_536, 32 << 20
+_LEVEL = 1
+_ID_KEY = b"alpo.state_id"
+
+
+@dataclass(frozen=True)
+class StateWanted:
+    """Request for a table of the state as of ``upto_lsn`` (None: what exists now) in ``directory``."""
+
+    origin: Origin
+    directory: Path
+    upto_lsn: int | None = None
+
+
+class StateReplayed(NamedTuple):
+    """Result of a replay: the table of state ``state_id`` (hex). If it was ``made``, then from the snapshot as of
+    ``from_lsn`` (0: from nothing) and the ``payloads`` after it, of which ``folded`` are the state's."""
+
+    table: Table
+    state_id: str
+    made: bool
+    from_lsn: int
+    payloads: int
+    folded: int
+
+
+def replay_state(wanted: StateWanted, on_progress: Progress = unseen) -> StateReplayed:
+    """Make the table if it does not exist. Raises `SourceError` if it cannot be made."""
+    extent = wanted.origin.extent()
+    lsn = _upto_of(wanted.origin, extent, wanted.upto_lsn)
+    with alone(wanted.directory):
+        identify(wanted.directory, Identity(extent.cluster, FOLD))
+        clear(wanted.directory)
+        table = next((one for one in tables_in(wanted.directory) if one.lsn == lsn), None)
+        if table is not None:
+            return StateReplayed(table, _id_in(table), False, 0, 0, 0)
+        origin = pinned(wanted.origin, extent.cluster)
+        state = state_at(origin, extent, lsn, lambda done: on_progress(done, lsn))
+        place = place_of(wanted.directory, lsn)
+        table = Table(place, extent.cluster, lsn, (_write(place / "part-00000.parquet", state),))
+        finish(table)
+        return StateReplayed(table, state.id, True, state.from_lsn, state.payloads, state.own)
+
+
+def _upto_of(origin: Origin, extent: Extent, upto_lsn: int | None) -> int:
+    """The last payload to fold: ``upto_lsn``, or the last one that exists. Raises `SourceError`."""
+    last_lsn = extent.next_lsn - 1
+    if not last_lsn:
+        raise SourceError(f"{origin.where} holds no payloads yet")
+    if upto_lsn is not None and upto_lsn > last_lsn:
+        raise SourceError(f"{origin.where} ends at LSN {last_lsn}, and --upto is {upto_lsn}")
+    return upto_lsn or last_lsn
+
+
+def _id_in(table: Table) -> str:
+    """The state's id, from the table's file. Raises `SourceError`."""
+    path = table.directory / table.parts[0].file
+    try:
+        found: bytes = pq.read_schema(path).metadata[_ID_KEY]
+        return found.decode()
+    except (OSError, pa.ArrowException, KeyError, TypeError) as error:
+        raise SourceError(
+            f"ALPO_TABLE_DAMAGED: {path}: {error!r}. Delete {path.parent}; it can be made again from the log"
+        ) from error
+
+
+def _write(path: Path, state: State) -> Part:
+    with new_part(path) as stream:
+        rows = _write_rows(stream, state)
+    return part_at(path, rows)
+
+
+def _write_rows(stream: IO[bytes], state: State) -> int:
+    """Write the variables; returns their number."""
+    schema = ARROW.with_metadata({_ID_KEY: state.id, "alpo.as_of_lsn": str(state.machine.lsn)})
+    held: list[pa.RecordBatch] = []
+    rows = size = written = 0
+    with pq.ParquetWriter(stream, schema, compression="zstd", compression_level=_LEVEL) as writer:
+        for batch in batches_of(state, ARROW.names):
+            held.append(batch)
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+            if rows >= GROUP_ROWS or size >= GROUP_BYTES:
+                writer.write_table(pa.Table.from_batches(held, ARROW).cast(schema), row_group_size=rows)
+                written, held, rows, size = written + rows, [], 0, 0
+        writer.write_table(pa.Table.from_batches(held, ARROW).cast(schema), row_group_size=max(rows, 1))
+    return written + rows

@@ -141,7 +141,8 @@ class Window:
         for group, in_flight in self._groups:
             done, failed = group.done, group.failed
             group.done, group.failed = 0, []
-            tally.latencies.add(now_s - group.started_s, done - len(failed))
+            if done > len(failed):
+                tally.latencies.add(now_s - group.started_s, done - len(failed))
             tally.done += done - len(failed)
             tally.errors += len(failed)
             for handle in failed:

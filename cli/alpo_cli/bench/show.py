@@ -102,8 +102,8 @@ def svg(title: str, result: Result) -> str:
     for tick_s in _ticks(bars[0][0], bars[-1][1]):
         parts.append(f'<text x="{x(tick_s):.1f}" y="{floor + 18}" font-size="11" text-anchor="middle">'
                      f"{duration(tick_s)}</text>")
-    for name, percent in (("p50", 50), ("p99", 99), ("p99.9", 99.9)):
-        at = x(max(bars[0][0], min(bars[-1][1], result.latencies.percentile_s(percent) or bars[0][0])))
+    for name, share in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)):
+        at = x(max(bars[0][0], min(bars[-1][1], result.latencies.percentile(share) or bars[0][0])))
         parts.append(f'<line x1="{at:.1f}" y1="{_TOP - 8}" x2="{at:.1f}" y2="{floor}" stroke="#cc3311" '
                      f'stroke-dasharray="4 3"/><text x="{at + 3:.1f}" y="{_TOP}" font-size="11" '
                      f'fill="#cc3311">{name}</text>')

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import typer
 
 import alpo
-from alpo.core.client_ids import CLIENT_BYTES_MAX
-from alpo.core.entries import INT_MAX
+from alpo.core.entries import CLIENT_BYTES_MAX, INT_MAX
 from alpo.core.machine.cursors import NAME_WANTED, valid_cursor
 from alpo.core.settings import size_text as size
 

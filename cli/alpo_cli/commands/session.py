@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from alpo.core.client_ids import is_random
+from alpo.core.entries import is_random
 
 from ..completing import complete_clients
 from ..connecting import connected

@@ -25,8 +25,7 @@ def run(target: Target, paths: tuple[str, ...], history: Path | None, master: st
             raise UsageProblem("what shall be looked at? --servers HOST:PORT,… or --path DATA_OR_BACKUP, or both")
         servers = split_servers(os.environ["ALPO_SERVERS"], "ALPO_SERVERS")
     spark.require()
-    from alpo.spark.jobs.auditing import Wanted, audit
-    from alpo.spark.jobs.history import read_history
+    from alpo.spark.jobs.auditing import Wanted, audit, read_history
 
     began_s = time.monotonic()
     told = () if history is None else tuple(read_history(history))

@@ -17,7 +17,7 @@ from ..progress import slow_progress
 from . import spark
 
 if TYPE_CHECKING:
-    from alpo.spark.jobs.stating import StateReplayed
+    from alpo.spark.jobs.tables import StateReplayed
     from alpo.spark.origin import Origin
 
 
@@ -36,7 +36,7 @@ def run(target: Target, asked: Asked) -> None:
     spark.require()
     began_s = time.monotonic()
     origin = _origin(target, asked)
-    from alpo.spark.jobs.stating import StateWanted, replay_state
+    from alpo.spark.jobs.tables import StateWanted, replay_state
 
     with slow_progress() as step:
         made = replay_state(StateWanted(origin, asked.to, asked.upto), lambda done, all: step("replaying", done, all))

@@ -47,7 +47,7 @@ def require() -> None:
 
 def tell(target: Target) -> None:
     """Print a line for each fact. Raises Failed, after printing, if Spark could not work here."""
-    from alpo.spark.fitness import examine
+    from alpo.spark.java import examine
 
     facts = examine()
     for fact in facts:

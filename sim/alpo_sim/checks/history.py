@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from alpo.core.entries import DamagedEntry, Entry, Kind, body_digest, parse_body, serials_of
-from alpo.core.inputs import Input
+from alpo.core.entries import DamagedEntry, Entry, Kind, Part, body_digest, parse_body, parts, serials_of
+from alpo.core.ready import Input
 from alpo.core.requests import (
     Appended,
     AppendRun,
@@ -39,7 +39,6 @@ from alpo.core.requests import (
     Told,
     Transfer,
 )
-from alpo.core.runs import Part, parts
 from alpo.core.settings import Settings
 
 from . import Broken

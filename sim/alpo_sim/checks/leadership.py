@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, get_args
 
-from alpo.core.inputs import Input, Moving, PeerGone, Received
 from alpo.core.members import Identity
 from alpo.core.messages import (
     AppendAnswer,
@@ -27,7 +26,7 @@ from alpo.core.messages import (
     VoteRequest,
 )
 from alpo.core.ranks import State
-from alpo.core.ready import Ready
+from alpo.core.ready import Input, Moving, PeerGone, Ready, Received
 from alpo.core.replica import Replica
 from alpo.core.requests import (
     Appended,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from alpo.core.entries import Entry, Kind
-from alpo.core.inputs import Input
-from alpo.core.ready import Ready
+from alpo.core.ready import Input, Ready
 from alpo.core.replica import Replica
 from alpo.core.replication import REQUESTS_MAX
 from alpo.core.requests import ReadAt

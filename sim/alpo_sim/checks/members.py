@@ -13,10 +13,9 @@ from collections.abc import Mapping, Sequence
 
 from alpo.core.disk import Write
 from alpo.core.entries import Entry, Kind, parse_body
-from alpo.core.inputs import Input
 from alpo.core.members import Member, MemberList, Role
 from alpo.core.ranks import State
-from alpo.core.ready import Ready
+from alpo.core.ready import Input, Ready
 from alpo.core.replica import Replica
 from alpo.core.requests import ChangeMember, HandedOver, MembersChanged, MemberStep, Origin
 

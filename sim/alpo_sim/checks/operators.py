@@ -13,10 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from alpo.core.client_ids import created_ms
-from alpo.core.entries import Entry, Kind, parse_body
-from alpo.core.inputs import Input
-from alpo.core.ready import Ready
+from alpo.core.entries import Entry, Kind, created_ms, parse_body
+from alpo.core.ready import Input, Ready
 from alpo.core.requests import (
     ChangeSettings,
     Code,

@@ -8,8 +8,6 @@ from typing import Any
 
 from alpo.core.disk import Base, Write
 from alpo.core.entries import Entry, Kind, parse_body
-from alpo.core.inputs import Connected, DamageFound, Disconnected, Input, Received, Space
-from alpo.core.invariants import check_all
 from alpo.core.members import Identity, MemberList
 from alpo.core.messages import (
     AppendAnswer,
@@ -22,8 +20,9 @@ from alpo.core.messages import (
     VoteAnswer,
     VoteRequest,
 )
+from alpo.core.parts import check_all
 from alpo.core.ranks import State
-from alpo.core.ready import Ready
+from alpo.core.ready import Connected, DamageFound, Disconnected, Input, Ready, Received, Space
 from alpo.core.replica import Replica
 from alpo.core.requests import Refused
 from alpo.core.shared import InvariantBroken

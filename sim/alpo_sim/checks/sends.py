@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from alpo.core.disk import StartState, Write
-from alpo.core.entries import Entry, Kind, parse_body, serials_of
-from alpo.core.inputs import Connected, Disconnected, Input, Moving, Received
+from alpo.core.entries import RUN_BYTES_MAX, Entry, Kind, parse_body, parts, serials_of
 from alpo.core.members import Identity, StartStatus
 from alpo.core.messages import (
     AppendAnswer,
@@ -29,8 +28,7 @@ from alpo.core.messages import (
     VoteRequest,
 )
 from alpo.core.ranks import State
-from alpo.core.ready import Ready
-from alpo.core.runs import RUN_BYTES_MAX, parts
+from alpo.core.ready import Connected, Disconnected, Input, Moving, Ready, Received
 
 from ..host import Host
 from ..stage import Stage, Watcher

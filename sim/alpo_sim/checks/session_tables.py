@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from alpo.core.client_ids import created_ms
 from alpo.core.disk import SessionRow
-from alpo.core.entries import Entry, Kind, parse_body
-from alpo.core.inputs import Input
+from alpo.core.entries import Entry, Kind, created_ms, parse_body
 from alpo.core.machine.verdicts import SessionTable
 from alpo.core.members import MemberList
-from alpo.core.ready import Ready
+from alpo.core.ready import Input, Ready
 from alpo.core.settings import Settings
 
 from ..host import Host

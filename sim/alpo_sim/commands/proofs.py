@@ -22,6 +22,7 @@ from ..explore.reigns import Reigns
 from ..explore.search import Found, search
 from ..explore.ways import NoSchedule, lines, schedule
 from ..mutations import MUTATIONS, Caught, hunts
+from ..mutations.page import Noticed, page
 from ..narrate import comments, narrated
 from ..scenario_text import write
 from .output import CORES, Jobs, Mutation, bar, writing
@@ -32,6 +33,9 @@ def mutants(
     jobs: Jobs = CORES,
     seeds_max: Annotated[
         int | None, typer.Option("--seeds-max", min=1, help="Worlds after which a mutation counts as not caught.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Write the manual's page of all checks and mutations.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -44,7 +48,12 @@ def mutants(
 
       alpo-sim mutants
       alpo-sim mutants --only M1,S4 --jobs 1
+      alpo-sim mutants -o docs/generated/mutations.md
     """
+    if out is not None:
+        if only:
+            raise typer.BadParameter("a page has all mutations; leave --only out", param_hint="--out")
+        a_new_file(out, "--out")
     names = [name.strip() for name in only.split(",") if name.strip()] or list(MUTATIONS)
     unknown = [name for name in names if name not in MUTATIONS]
     if unknown:
@@ -57,6 +66,9 @@ def mutants(
             progress.advance(task)
     wall_s = time.monotonic() - began
     results = [found[name] for name in names]
+    if out is not None:
+        with writing(out):
+            out.write_text(page({each.name: Noticed(each.invariant, each.seeds) for each in results}), "utf-8")
     if as_json:
         typer.echo(json.dumps({"mutations": [_to_json(each) for each in results], "seconds": round(wall_s, 1)}))
     else:

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from math import log2
 from typing import NamedTuple
 
-from alpo.core.inputs import Space
 from alpo.core.messages import Envelope, Room
+from alpo.core.ready import Space
 
 from ..faults import Faults
 from ..host import NEVER_US

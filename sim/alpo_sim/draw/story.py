@@ -20,10 +20,9 @@ from typing import Any, NamedTuple
 
 from alpo.core import messages as m
 from alpo.core.disk import Write
-from alpo.core.inputs import Input, Received
 from alpo.core.messages import AppendAnswer, AppendRequest, Envelope
 from alpo.core.ranks import Rank
-from alpo.core.ready import Ready
+from alpo.core.ready import Input, Ready, Received
 
 from ..host import NEVER_US, Host
 from ..stage import Action, Boot, Clock, Crash, Deliver, Join, Move, Persist, PutBack, Stage, Step, Wipe

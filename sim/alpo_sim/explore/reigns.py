@@ -26,8 +26,8 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from alpo.core.entries import Entry
-from alpo.core.inputs import Input
 from alpo.core.messages import AppendAnswer, AppendRequest
+from alpo.core.ready import Input
 from alpo.core.requests import AppendRun, Code, DropSession, Opened, OpenSession, Refused, Reply
 from alpo.core.settings import Settings
 

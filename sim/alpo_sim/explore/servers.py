@@ -26,12 +26,11 @@ from typing import Any, NamedTuple
 
 from alpo.core.disk import Write
 from alpo.core.entries import Entry
-from alpo.core.inputs import Input
-from alpo.core.invariants import check_all
 from alpo.core.members import Identity, StartStatus
 from alpo.core.messages import CanvassAnswer, DeferAnswer, Envelope, VoteAnswer
+from alpo.core.parts import check_all
 from alpo.core.ranks import State
-from alpo.core.ready import Ready
+from alpo.core.ready import Input, Ready
 from alpo.core.requests import Reply
 from alpo.core.shared import InvariantBroken
 

@@ -13,8 +13,6 @@ from alpo.core.changes import Changes
 from alpo.core.cleaning import Cleaning
 from alpo.core.damage import Damage
 from alpo.core.disk_space import Disks
-from alpo.core.inputs import Clean
-from alpo.core.installing import Installing
 from alpo.core.machine.cursors import Trims
 from alpo.core.members import Role, StartStatus
 from alpo.core.messages import (
@@ -26,9 +24,10 @@ from alpo.core.messages import (
     StartAnswer,
     VoteAnswer,
 )
-from alpo.core.newcomers import Newcomers
+from alpo.core.ready import Clean
 from alpo.core.replication import Replication
 from alpo.core.requests import MemberStep
+from alpo.core.snapshots import Installing, Newcomers
 
 from ..checks import Broken
 from ..options import MS, SECOND, Load

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from alpo.core import dispatch
 from alpo.core.election import Election
 from alpo.core.first_start import FirstStart
-from alpo.core.inputs import PeerGone
 from alpo.core.members import MemberList
 from alpo.core.messages import (
     CanvassAnswer,
@@ -20,6 +19,7 @@ from alpo.core.messages import (
 )
 from alpo.core.outbox import Outbox
 from alpo.core.ranks import Rank
+from alpo.core.ready import PeerGone
 from alpo.core.replica import Replica
 from alpo.core.replication import Replication
 

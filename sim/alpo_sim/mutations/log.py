@@ -10,15 +10,13 @@ from dataclasses import replace
 
 from alpo.core import dispatch, serving
 from alpo.core.acceptance import Acceptance
-from alpo.core.inputs import Input
-from alpo.core.log import Log
-from alpo.core.log_clock import LogClock
+from alpo.core.log import Log, LogClock
 from alpo.core.machine import verdicts
+from alpo.core.machine.journal import JournalledSessions
 from alpo.core.machine.table import SessionState
-from alpo.core.machine.undo import JournalledSessions
 from alpo.core.machine.verdicts import SessionTable
 from alpo.core.messages import AppendRequest, CanvassRequest, CopyAnswer
-from alpo.core.ready import Ready
+from alpo.core.ready import Input, Ready
 from alpo.core.replication import Replication
 from alpo.core.settings import Settings
 

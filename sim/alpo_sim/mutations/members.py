@@ -11,17 +11,15 @@ from dataclasses import replace
 from alpo.core import replica
 from alpo.core.changes import Changes
 from alpo.core.handover import Handover
-from alpo.core.inputs import Input
-from alpo.core.installing import Installing
 from alpo.core.members import MemberList, Members, Role
 from alpo.core.messages import AppendRequest, SnapshotAnswer, SnapshotPart
-from alpo.core.newcomers import Newcomers
 from alpo.core.outbox import Outbox
-from alpo.core.ready import Ready
-from alpo.core.reign import Reign
+from alpo.core.parts import Reign
+from alpo.core.ready import Input, Ready
 from alpo.core.replica import Replica
 from alpo.core.replication import Replication
 from alpo.core.requests import MembersChanged, MemberStep
+from alpo.core.snapshots import Installing, Newcomers
 
 from ..checks import Broken
 from ..host import Host

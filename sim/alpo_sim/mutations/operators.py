@@ -12,14 +12,13 @@ from dataclasses import replace
 from typing import Any
 
 from alpo.core.cleaning import Cleaning
-from alpo.core.client_ids import random_client
-from alpo.core.inputs import Input, Stop
+from alpo.core.entries import random_client
 from alpo.core.machine.cursors import CURSORS_MAX
-from alpo.core.machine.undo import JournalledSessions
+from alpo.core.machine.journal import JournalledSessions
 from alpo.core.members import Role, StartStatus
 from alpo.core.messages import Room, SnapshotAnswer, SnapshotPart
 from alpo.core.operator_requests import OperatorRequests
-from alpo.core.reads import Reads
+from alpo.core.ready import Input, Stop
 from alpo.core.replica import Replica
 from alpo.core.requests import (
     ChangeMember,
@@ -34,6 +33,7 @@ from alpo.core.requests import (
     ShowSettings,
     Transfer,
 )
+from alpo.core.serving import Reads
 
 from ..clients import Actor
 from ..host import WALL_ZERO_MS

@@ -7,15 +7,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from alpo.core import replica, serving
-from alpo.core.client_ids import random_client
-from alpo.core.machine.undo import JournalledSessions
+from alpo.core.entries import random_client
+from alpo.core.machine.journal import JournalledSessions
 from alpo.core.machine.verdicts import SERIAL_MAX, SessionTable
-from alpo.core.reads import Reads
-from alpo.core.reign import Reign
+from alpo.core.parts import Reign
 from alpo.core.replica import Replica
 from alpo.core.replication import Replication
 from alpo.core.requests import OpenSession
-from alpo.core.serving import Serving
+from alpo.core.serving import Reads, Serving
 from alpo.core.settings import Settings
 
 from ..host import WALL_ZERO_MS

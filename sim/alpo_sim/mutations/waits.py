@@ -9,11 +9,10 @@ from dataclasses import replace
 
 from alpo.core import dispatch
 from alpo.core.changes import Changes
-from alpo.core.client_ids import random_client
 from alpo.core.disk_space import Disks
 from alpo.core.election import Election
+from alpo.core.entries import random_client
 from alpo.core.handover import Handover
-from alpo.core.inputs import Stop
 from alpo.core.members import Role
 from alpo.core.messages import (
     AppendAnswer,
@@ -25,10 +24,11 @@ from alpo.core.messages import (
     SnapshotPart,
     StartAnswer,
 )
-from alpo.core.newcomers import Newcomers
+from alpo.core.ready import Stop
 from alpo.core.replica import Replica
 from alpo.core.replication import Replication
 from alpo.core.requests import AppendRun, MemberStep, Reply
+from alpo.core.snapshots import Newcomers
 
 from ..checks import Broken
 from ..clients import Actor

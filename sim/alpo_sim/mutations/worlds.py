@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from alpo.core.disk import StartState
-from alpo.core.inputs import Stop
 from alpo.core.members import Role, StartStatus
 from alpo.core.messages import Envelope, StartAnswer
 from alpo.core.ranks import State
+from alpo.core.ready import Stop
 from alpo.core.requests import AppendRun, ChangeMember, MemberStep, Reply, Transfer
 from alpo.core.settings import Settings
 

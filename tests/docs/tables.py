@@ -1,0 +1,41 @@
+"""The manual's tables that follow from code: `python tests/docs/tables.py` writes them into `docs/generated`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alpo.node.event_log import EVENTS
+from alpo.node.http.metrics import FAMILIES
+
+GENERATED = Path(__file__).parents[2] / "docs" / "generated"
+
+
+def events() -> str:
+    """The page of all events, with the level and the meaning of each."""
+    rows = [f"| `{event}` | {level} | {meaning} |" for event, (level, meaning) in EVENTS.items()]
+    return "\n".join((
+        "# Events", "",
+        'Every event of a server\'s [log](../operations.md#logs). "It" is the server that logs the event.',
+        "", "| event | level | meaning |", "|---|---|---|", *rows, "",
+    ))
+
+
+def metrics() -> str:
+    """The page of all metrics, as they are exported."""
+    rows = [
+        f"| `{family.name}` | {family.kind} | {', '.join(f'`{label}`' for label in family.labels)} | {family.help} |"
+        for family in FAMILIES
+    ]
+    return "\n".join((
+        "# Metrics", "",
+        "Every metric that a server exports at [`/metrics`](../monitoring.md#metrics).", "",
+        "| name (`alpo_` before each) | type | labels | meaning |", "|---|---|---|---|", *rows, "",
+    ))
+
+
+#: Maker of each file in `docs/generated`.
+PAGES = {"events.md": events, "metrics.md": metrics}
+
+if __name__ == "__main__":
+    for name, page in PAGES.items():
+        (GENERATED / name).write_text(page(), "utf-8")
