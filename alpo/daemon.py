@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from alpo._version import __version__
-from alpo.node.log_sink import LEVELS, free_stderr, told_on_stdout
+from alpo.node.event_log import LEVELS, free_stderr, told_on_stdout
 
 _EXAMPLES = """
 examples:

@@ -29,15 +29,14 @@ from alpo.core.ready import Alarm, StoreLost
 from alpo.errors import TlsError
 from alpo.node.admission import LIVE_LIMITS, DiskCare, Limits, fitted
 from alpo.node.driver import wall_ms
-from alpo.node.event_log import is_console, set_up_logs
+from alpo.node.event_log import is_console, reason, set_up_logs, told_on_stdout
 from alpo.node.host import CannotReload, Fresh, Host
 from alpo.node.listener import ListenError, open_listener
-from alpo.node.log_sink import reason, told_on_stdout
 from alpo.node.retention import Retention
 from alpo.node.security import Security, TlsConfig
 from alpo.node.signals import Signals
 from alpo.storage import schema
-from alpo.storage.directory import has_lost, set_aside
+from alpo.storage.boot import has_lost, set_aside
 from alpo.storage.events import event_row
 from alpo.storage.interface import DamagedStore, StoreError
 from alpo.storage.scrub import ScrubMark

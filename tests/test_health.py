@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from alpo.client.operator.events import Events
 from alpo.health import READ_BAD_MS, Finding, Verdict, examine, not_well, worst
-from alpo.node.disk_reads import PATIENCE_S_MIN
 from alpo.node.http.page import State, state_of
+from alpo.node.reads import PATIENCE_S_MIN
 from alpo.standing import Appends, Cluster, sentence
 from alpo_cli.app import app
 from alpo_cli.commands import doctor

@@ -23,9 +23,17 @@ import anyio
 from alpo.core.entries import CLIENT_BYTES_MAX
 from alpo.core.requests import Code
 from alpo.errors import Closed, NoSpace, OutOfRange, ProtocolError, Refused, Unavailable
-from alpo.wire.column_pages import PageColumns, unpack_page
 from alpo.wire.framing import WireError
-from alpo.wire.requests import ColumnPage, Page, Read, ReadColumns, RequestRefused, ServerReply
+from alpo.wire.requests import (
+    ColumnPage,
+    Page,
+    PageColumns,
+    Read,
+    ReadColumns,
+    RequestRefused,
+    ServerReply,
+    unpack_page,
+)
 
 from .arguments import AsyncIterated, need_datetime, need_int, need_seconds, need_str
 from .connection import Connection, Lost

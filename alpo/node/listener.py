@@ -38,8 +38,7 @@ from alpo.wire.codec import WireError, decode_hello, encode, encode_problem
 from alpo.wire.framing import CLUSTER_TOLD, TLS_ONLY_TOLD, FrameError
 
 from .admission import FRAME_BYTES_MOST, OUTBOX_BYTES_MOST, Limits, Silent, frame_bytes
-from .ahead import Ahead
-from .client_connection import ClientConnection, Services
+from .client_connection import Ahead, ClientConnection, Services
 from .digests import INQUIRER
 from .driver import Driver, wall_ms
 from .link import Body, Link, LinkClosed

@@ -30,8 +30,7 @@ from alpo.storage.writer import After, Slow, WriterStats
 from alpo.wire import requests as w
 
 from .admission import DiskCare, Limits
-from .await_replicated import Everyone
-from .backups import Backups
+from .backups import Backups, Everyone
 from .client_connection import ClientConnection, Handler
 from .compare import Comparer
 from .counters import Counters, Elections

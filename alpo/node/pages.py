@@ -39,9 +39,8 @@ from alpo.core.log import Log
 from alpo.storage.interface import DamagedStore, Readable, Scrubbed
 from alpo.storage.scrub import STRETCH_S, read_sound_columns
 from alpo.storage.tables import NO_COLUMNS, Columns, joined, only, without_bodies
-from alpo.wire.column_pages import NO_ENTRIES, PageColumns, pack_page
 from alpo.wire.framing import GATHERED_BYTES_MAX
-from alpo.wire.requests import ColumnPage, Page, Read, ReadColumns
+from alpo.wire.requests import NO_ENTRIES, ColumnPage, Page, PageColumns, Read, ReadColumns, pack_page
 
 #: Ids whose heads are read at a time, and numbers that are remembered, of four bytes: one for each client in each such
 #: stretch of ids.

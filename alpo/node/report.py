@@ -22,13 +22,12 @@ from alpo.wire import requests as w
 
 from .admission import Limits
 from .client_connection import ClientConnection
-from .disk_reads import DiskSilent
 from .driver import wall_ms
 from .listener import Listener
 from .log_server import LogServer
 from .pages import Extent, extent_to
 from .peers import Peers
-from .reads import front
+from .reads import DiskSilent, front
 from .retention import Lag, lags
 from .routes import Ourselves
 from .scrub import unreadable

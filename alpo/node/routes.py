@@ -179,7 +179,7 @@ class Routes:
     def __init__(self) -> None:
         self.dialled: dict[int, Route] = {}
         self.accepted: dict[Identity, Route] = {}
-        #: Bodies of appends that go ahead of their entries, by number: see `ahead`.
+        #: Bodies of appends that go ahead of their entries, by number: see `client_connection.Ahead`.
         self.blocks: dict[int, bytes] = {}
         self._twins: dict[Identity, _Twins] = {}
 

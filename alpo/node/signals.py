@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import structlog
 
-from .log_sink import LogSink
+from .event_log import LogSink
 
 log = structlog.get_logger()
 

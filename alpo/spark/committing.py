@@ -38,10 +38,9 @@ from alpo.client.payloads import batch
 from alpo.client.servers import Servers
 from alpo.errors import AlpoError, Fenced, OutOfRange
 
-from .ledger import Ledger, Manifest
+from .ledger import LENGTH_BYTES, Ledger, Manifest, Part, check, payloads
 from .options import ANY, BATCH_BITS, LAST, SAME, WriteOptions
 from .origin import SourceError
-from .staging import LENGTH_BYTES, Part, check, payloads
 
 #: Bytes of an entry if a batch needs several: as much as one frame holds, so that several are in flight at once.
 ENTRY_BYTES = 256 << 10

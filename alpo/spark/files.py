@@ -15,7 +15,7 @@ from typing import NamedTuple
 from alpo.core.entries import Kind
 from alpo.offline import Source, StoreError, open_source
 from alpo.storage.tables import only
-from alpo.wire.column_pages import PageColumns
+from alpo.wire.requests import PageColumns
 
 from .origin import DataLoss, Extent, SourceError, Stretch
 

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 from alpo.client.record import PageEntry
 from alpo.core.entries import DamagedEntry
 from alpo.errors import AlpoError
-from alpo.wire.column_pages import PageColumns
+from alpo.wire.requests import PageColumns
 
 
 class SourceError(AlpoError):

@@ -19,10 +19,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from .committing import Job, append_directly, commit, commit_one_entry, commit_unnumbered, opener
-from .ledger import Ledger, staged_folder
+from .ledger import Ledger, Part, Tag, payloads_of, stage, staged_folder
 from .options import WRITER_PREFIX, WriteOptions
 from .origin import SourceError
-from .staging import Part, Tag, payloads_of, stage
 
 T = TypeVar("T")
 

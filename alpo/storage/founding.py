@@ -28,9 +28,8 @@ from alpo.core.members import INCARNATION_BYTES, Member, MemberList, Role, Start
 
 from . import schema
 from .audit import Verdict, require_sound
-from .boot import read_boot, require_caught_up
+from .boot import LOCK_NAME, DirectoryLock, read_boot, require_caught_up
 from .connections import as_database, connect_reader, connect_writer, translate
-from .directory import LOCK_NAME, DirectoryLock
 from .events import event_row
 from .interface import DamagedStore, StoreError, StoreFull, WrongStore
 from .offline import open_source

@@ -34,8 +34,8 @@ from alpo.core.entries import (
 )
 
 from . import schema
+from .boot import LOCK_NAME
 from .connections import as_database, connect_reader, translate
-from .directory import LOCK_NAME
 from .interface import DamagedStore, StoreError, WrongStore
 from .rows import Hard
 from .scrub import read_alone

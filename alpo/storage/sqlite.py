@@ -27,9 +27,8 @@ from alpo.core.members import INCARNATION_BYTES
 
 from . import schema
 from .backup import copy_state
-from .boot import read_boot, read_snapshot
+from .boot import DirectoryLock, Place, read_boot, read_snapshot
 from .connections import ReadPool, connect_writer, translate
-from .directory import DirectoryLock, Place
 from .events import EventKeeper, EventRow, KeptEvent, read_events
 from .interface import (
     DamagedStore,

@@ -18,7 +18,7 @@ from alpo.core.ready import Input
 from alpo.core.replica import Replica
 from alpo.core.requests import Code, CursorsAre, ListCursors, ReadAt, ReadIndex, Refused, Reply
 from alpo.node.admission import Limits, frame_bytes
-from alpo.node.await_replicated import behind
+from alpo.node.backups import behind
 from alpo.node.client_connection import ClientRequests, Handler
 from alpo.node.counters import Counters, Elections
 from alpo.node.pages import Extent, OutOfRange, answer, build_page, extent, with_tail
@@ -28,8 +28,8 @@ from alpo.node.routes import Ourselves, server_hello
 from alpo.node.status import status_fields
 from alpo.wire import requests as w
 from alpo.wire.codec import WireError, decode_client, decode_hello, encode, encode_problem
-from alpo.wire.column_pages import NO_ENTRIES, unpack_page
 from alpo.wire.framing import HELLO_BYTES_MAX, FrameError, FrameReader
+from alpo.wire.requests import NO_ENTRIES, unpack_page
 from alpo_sim.checks import Broken
 from alpo_sim.host import Host
 from alpo_sim.options import MS

@@ -25,8 +25,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from alpo.spark.ledger import make, make_directory
 from alpo.spark.origin import SourceError
-from alpo.spark.staging import make, make_directory
 from alpo_cli.exits import UsageProblem, reason
 from alpo_cli.output import counted
 

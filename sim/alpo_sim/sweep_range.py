@@ -24,8 +24,8 @@ from alpo import __version__
 from alpo.core.disk import Write
 from alpo.core.messages import Envelope
 from alpo.core.ready import Input, Ready
+from alpo.spark.ledger import make
 from alpo.spark.origin import SourceError
-from alpo.spark.staging import make
 from alpo_cli.exits import reason
 
 from . import sweep_files

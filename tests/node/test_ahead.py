@@ -10,7 +10,7 @@ from node_rig import Client, Rig, append, connect, random_id, rig, until
 
 from alpo.core import requests as q
 from alpo.core.entries import join_payloads
-from alpo.node.ahead import AHEAD_BYTES_MIN
+from alpo.node.client_connection import AHEAD_BYTES_MIN
 from alpo.node.host import Host
 from alpo.wire import requests as w
 

@@ -11,8 +11,7 @@ from alpo.node import pages
 from alpo.node.admission import Limits
 from alpo.node.pages import PAGE_ROWS_MAX
 from alpo.node.threads import BUSY_PAGE_BYTES, BUSY_PAGE_ROWS, BUSY_S, ENTRY_BYTES, HOLD_S_MAX, Bulk, Size, weight_of
-from alpo.wire.column_pages import PageColumns, pack_page
-from alpo.wire.requests import Page, Read, ReadColumns
+from alpo.wire.requests import Page, PageColumns, Read, ReadColumns, pack_page
 from alpo.wire.shapes import LONG_BYTES
 
 COLUMNS = ReadColumns(*read())

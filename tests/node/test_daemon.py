@@ -84,7 +84,7 @@ def test_what_needs_no_server_imports_none(flag: str) -> None:
     command = [sys.executable, "-X", "importtime", "-m", "alpo.daemon", flag]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=True)
     modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "alpo.node.log_sink" in modules  # it did tell
+    assert "alpo.node.event_log" in modules  # it did tell
     servers = {"trio", "pydantic", "structlog", "rich", "logging", "sqlite3", "alpo.server", "alpo.config"}
     assert modules & servers == set()
 

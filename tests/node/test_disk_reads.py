@@ -18,12 +18,12 @@ from visits import visit
 from alpo.client.operator import asking
 from alpo.core import requests as q
 from alpo.core.requests import Code
-from alpo.node import disk_reads, reads, report
+from alpo.node import reads, report
 from alpo.node.admission import Limits
-from alpo.node.disk_reads import DiskReads
 from alpo.node.driver import Driver
 from alpo.node.host import Host
 from alpo.node.http import site
+from alpo.node.reads import DiskReads
 from alpo.storage.interface import Store, StoreError
 from alpo.wire import requests as w
 
@@ -39,7 +39,7 @@ class Disk:
 
     def hang(self, node: Host) -> None:
         """Let the node's disk answer no reads of pages or for a status, and let servers wait only 0.2 s for a disk."""
-        self._monkeypatch.setattr(disk_reads, "PATIENCE_S_MIN", 0.2)
+        self._monkeypatch.setattr(reads, "PATIENCE_S_MIN", 0.2)
         self._moves.clear()
         store = memory_of(node)
         for name, of_a_page in [("read_entries", True), ("entry_head", True), ("find_lsn", True), ("volume", False),
@@ -56,7 +56,7 @@ class Disk:
 
     def patience(self) -> None:
         """Let servers wait long for a disk: this machine may be busy."""
-        self._monkeypatch.setattr(disk_reads, "PATIENCE_S_MIN", 60.0)
+        self._monkeypatch.setattr(reads, "PATIENCE_S_MIN", 60.0)
 
     def move(self) -> None:
         self.patience()

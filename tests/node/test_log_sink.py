@@ -14,8 +14,8 @@ from contextlib import suppress
 
 import pytest
 
-from alpo.node import log_sink
-from alpo.node.log_sink import QUEUED_BYTES_MAX, LogSink
+from alpo.node import event_log
+from alpo.node.event_log import QUEUED_BYTES_MAX, LogSink
 
 WAIT_S = 30
 _PIPE_BYTES = 4096
@@ -122,7 +122,7 @@ def test_lines_that_nobody_can_take_are_counted_and_told_to_the_next_reader(pipe
 def _drop_a_line(sink: LogSink) -> None:
     """Write a line to a sink that drops it, because its queue is full."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(log_sink, "QUEUED_BYTES_MAX", 0)
+        patch.setattr(event_log, "QUEUED_BYTES_MAX", 0)
         sink.write("dropped\n")
 
 
@@ -144,7 +144,7 @@ def test_a_line_that_was_torn_is_ended_before_the_next(pipe: Pipe, monkeypatch: 
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return really(descriptor, data[:most])
 
-    monkeypatch.setattr("alpo.node.log_sink.os.write", write)
+    monkeypatch.setattr("alpo.node.event_log.os.write", write)
     sink = LogSink(pipe.writer)
     sink.notice = "gap of {}".format
     sink.write("torn\n")
@@ -161,7 +161,7 @@ def test_a_thread_that_ends_by_a_defect_is_followed_by_another(pipe: Pipe, monke
             raise errors.pop()
         return really(descriptor, data)
 
-    monkeypatch.setattr("alpo.node.log_sink.os.write", write)
+    monkeypatch.setattr("alpo.node.event_log.os.write", write)
     monkeypatch.setattr(threading, "excepthook", lambda args: ended.release())
     sink = LogSink(pipe.writer)
     sink.notice = "gap of {}".format
@@ -207,7 +207,7 @@ def test_text_that_never_ends_is_cut_and_bad_text_is_escaped(pipe: Pipe) -> None
 
 
 def python(code: str, **redirected: object) -> subprocess.Popen[bytes]:
-    before = "from alpo.node.log_sink import *\nimport os, sys\nfree_stderr()\n"
+    before = "from alpo.node.event_log import *\nimport os, sys\nfree_stderr()\n"
     return subprocess.Popen([sys.executable, "-c", before + code], **redirected)  # type: ignore[call-overload,no-any-return]
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from alpo.node.event_log import EVENTS, level_of, set_level, set_up_logs
-from alpo.node.log_sink import LEVELS
+from alpo.node.event_log import EVENTS, LEVELS, level_of, set_level, set_up_logs
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [ROOT / "alpo/server.py", *sorted(ROOT.glob("alpo/core/**/*.py")), *sorted(ROOT.glob("alpo/node/**/*.py"))]

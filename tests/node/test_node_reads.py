@@ -9,8 +9,7 @@ from node_rig import append, connect, founded, random_id, read, rig, until, writ
 
 from alpo.core import requests as q
 from alpo.core.requests import Code
-from alpo.wire.column_pages import unpack_page
-from alpo.wire.requests import OLDEST_VERSION, ReadColumns
+from alpo.wire.requests import OLDEST_VERSION, ReadColumns, unpack_page
 
 
 @pytest.mark.trio

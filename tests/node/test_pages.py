@@ -15,9 +15,8 @@ from alpo.node.pages import PAGE_ROWS_MAX, ROW_BYTES_MAX, Extent, Front, OutOfRa
 from alpo.storage.interface import Store
 from alpo.storage.memory import MemoryStore
 from alpo.wire.codec import encode
-from alpo.wire.column_pages import unpack_page
 from alpo.wire.framing import GATHERED_BYTES_MAX, frame_bytes_max
-from alpo.wire.requests import ColumnPage, Page, Read, ReadColumns
+from alpo.wire.requests import ColumnPage, Page, Read, ReadColumns, unpack_page
 from alpo.wire.shapes import INT_MAX
 
 CLIENTS = ("a", "b")

@@ -12,8 +12,7 @@ from test_pages import WHOLE, log_of, store_of
 from alpo.core.entries import join_payloads, seal_appends
 from alpo.core.log import Log
 from alpo.node.pages import Ahead, Extent, Front, OutOfRange, build_page, build_tail_page, extent
-from alpo.wire.column_pages import unpack_page
-from alpo.wire.requests import Page, ReadColumns
+from alpo.wire.requests import Page, ReadColumns, unpack_page
 
 
 @given(

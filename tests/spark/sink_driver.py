@@ -23,7 +23,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from alpo.spark import committing, configure, ledger, staging
+from alpo.spark import committing, configure, ledger
 from alpo.spark.sink import LogStreamWriter
 from alpo.spark.source import AlpoDataSource
 
@@ -71,7 +71,7 @@ def after(function: Callable[..., Any], die: Callable[[], None]) -> Callable[...
 
 def small(order: dict[str, Any]) -> None:
     """Lower the limits, so that little data takes several entries, and files."""
-    staging.INLINE_BYTES = order.get("inline_bytes", 2000)
+    ledger.INLINE_BYTES = order.get("inline_bytes", 2000)
     for module in (committing, committing):
         vars(module)["ENTRY_BYTES"] = order.get("entry_bytes", 512)
     committing.UNDER_WAY_MAX = 2

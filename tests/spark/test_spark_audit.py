@@ -18,8 +18,7 @@ from store_kit import LogBuilder
 from alpo.core.entries import Entry, Kind, join_payloads, json_body
 from alpo.spark.files import FileOrigin
 from alpo.spark.jobs.auditing import Told, read_history
-from alpo.spark.jobs.checking import Serials, _Served, begins_anew
-from alpo.spark.jobs.comparing import CompareTask, compare
+from alpo.spark.jobs.checking import CompareTask, Serials, _Served, begins_anew, compare
 from alpo.spark.jobs.copies import DamagedCopy, FileCopy, ServerCopy
 from alpo.spark.origin import SourceError
 from alpo.storage.scrub import Span

@@ -12,10 +12,9 @@ from harness import Cluster, cluster
 from alpo import connect
 from alpo.errors import Fenced, Unavailable
 from alpo.spark.committing import Job, append_directly, commit, commit_one_entry, commit_unnumbered, opener
-from alpo.spark.ledger import Ledger
+from alpo.spark.ledger import Ledger, Part, Tag, stage
 from alpo.spark.options import BATCH_BITS, WriteOptions
 from alpo.spark.origin import SourceError
-from alpo.spark.staging import Part, Tag, stage
 
 SETTINGS = {"payload_bytes_max": 300_000, "batch_bytes_max": 600_000}
 

@@ -16,11 +16,10 @@ import trio
 from fake_log import Crash, FakeLog, FakeWriter
 
 from alpo.errors import Fenced
-from alpo.spark import committing, staging
+from alpo.spark import committing, ledger
 from alpo.spark.committing import Chunk, Job, commit, commit_one_entry, commit_unnumbered
-from alpo.spark.ledger import Ledger, Manifest
+from alpo.spark.ledger import Ledger, Manifest, Part, Tag, stage
 from alpo.spark.origin import SourceError
-from alpo.spark.staging import Part, Tag, stage
 
 QUERY = "q"
 CLIENT = f"spark:{QUERY}"
@@ -30,7 +29,7 @@ CLIENT = f"spark:{QUERY}"
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lower the limits, so that little data takes several entries, and files; and do not wait for the disk."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    monkeypatch.setattr(staging, "INLINE_BYTES", 600)
+    monkeypatch.setattr(ledger, "INLINE_BYTES", 600)
     for module in (committing, committing):
         monkeypatch.setattr(module, "ENTRY_BYTES", 100)
 
@@ -118,7 +117,7 @@ def dying_at(monkeypatch: pytest.MonkeyPatch, step: int) -> Iterator[list[str]]:
 
     with monkeypatch.context() as patch:
         for module, names in (
-            (os, ("link", "fsync")), (staging, ("sync_directory",)), (Path, ("unlink", "touch", "rename", "open")),
+            (os, ("link", "fsync")), (ledger, ("sync_directory",)), (Path, ("unlink", "touch", "rename", "open")),
         ):
             for name in names:
                 patch.setattr(module, name, dying(name, getattr(module, name)))
@@ -221,11 +220,11 @@ def test_a_zombie_that_wakes_in_the_middle_of_a_commit(tmp_path: Path, sleeps: i
 
 def test_a_run_takes_back_the_session_that_a_dying_zombie_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = FakeLog()
-    left = 2
+    left, plain = 2, committing.numbered
 
     def numbered(number: int, chunks: Iterable[list[bytes]], last_serial: int) -> Iterator[Chunk]:
         nonlocal left
-        for at, chunk in enumerate(committing.numbered(number, chunks, last_serial)):
+        for at, chunk in enumerate(plain(number, chunks, last_serial)):
             if left and at == 2:
                 left -= 1
                 log.epochs[CLIENT] += 1
@@ -575,6 +574,6 @@ def test_an_unnumbered_job_appends_again_when_it_is_run_again(tmp_path: Path) ->
 
 
 def test_a_partition_without_a_directory_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staging, "INLINE_ALONE_BYTES", 1000)
+    monkeypatch.setattr(ledger, "INLINE_ALONE_BYTES", 1000)
     with pytest.raises(SourceError, match="give checkpointLocation"):
         staged(rows(0, 500), None, 0, 1)

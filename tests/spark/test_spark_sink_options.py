@@ -9,13 +9,13 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
-from alpo.spark import staging
+from alpo.spark import ledger
 from alpo.spark.columns import arrow_schema
+from alpo.spark.ledger import Part, Tag, stage
 from alpo.spark.options import WriteOptions
 from alpo.spark.origin import SourceError
 from alpo.spark.sink import check_columns
 from alpo.spark.source import AlpoDataSource, columns_of
-from alpo.spark.staging import Part, Tag, stage
 
 SERVERS = {"servers": "h:1,i:2"}
 
@@ -70,8 +70,8 @@ def test_payloads_are_bytes_or_text_and_never_null() -> None:
         return stage([batch], Tag("q", "r", 0, 0, 0), None)
 
     for kind in (pa.string(), pa.large_string()):
-        assert list(staging.payloads(part(["ä", ""], kind), None)) == [["ä".encode(), b""]]
-    assert list(staging.payloads(part([b"\xff"], pa.large_binary()), None)) == [[b"\xff"]]
+        assert list(ledger.payloads(part(["ä", ""], kind), None)) == [["ä".encode(), b""]]
+    assert list(ledger.payloads(part([b"\xff"], pa.large_binary()), None)) == [[b"\xff"]]
     with pytest.raises(SourceError, match="NULL"):
         part([b"a", None], pa.binary())
     with pytest.raises(SourceError, match="int64"):

@@ -12,8 +12,8 @@ from sound_log import entries_with_runs, fill
 from store_kit import LogBuilder, SqliteBench, base_of, write
 
 from alpo.storage import schema, tables
+from alpo.storage.boot import DirectoryLock
 from alpo.storage.connections import connect_writer
-from alpo.storage.directory import DirectoryLock
 from alpo.storage.interface import DamagedStore, StoreError, WrongStore
 from alpo.storage.offline import Found, open_source
 

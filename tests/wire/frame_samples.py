@@ -13,9 +13,9 @@ from alpo.core.ranks import Rank
 from alpo.core.requests import Code, Fate, MemberStep
 from alpo.wire import codec
 from alpo.wire import requests as r
-from alpo.wire.column_pages import PageColumns, pack_page
 from alpo.wire.framing import frame
 from alpo.wire.lanes import PIECE_BYTES_MAX, LaneReader, Long, block_frame, forget_frame, with_blocks
+from alpo.wire.requests import PageColumns, pack_page
 
 PAGE = PageColumns((8,), (3,), (1_001,), ("client",), (1,), (5,), (1,), (b"payload",), (0,))
 ME, OTHER = Identity(1, b"a" * 16), Identity(2, b"b" * 16)

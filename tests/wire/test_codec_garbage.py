@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpo.wire import client_codec, codec
-from alpo.wire.column_pages import PageColumns
 from alpo.wire.framing import FrameError, FrameReader, frame
+from alpo.wire.requests import PageColumns
 
 PAGE = PageColumns((8,), (3,), (1_001,), ("client",), (1,), (5,), (1,), (b"payload",), (0,))
 DECODERS: tuple[Callable[[bytes], Any], ...] = (

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from alpo.core.entries import Entry, join_payloads, parts, seal_appends
 from alpo.wire.codec import decode_server, encode
-from alpo.wire.column_pages import PageColumns, pack_page, unpack_page
 from alpo.wire.framing import HEADER_BYTES, WireError
-from alpo.wire.requests import ColumnPage
+from alpo.wire.requests import ColumnPage, PageColumns, pack_page, unpack_page
 
 ints = st.integers(0, 2**63 - 1)
 rows = st.lists(

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 from alpo._version import __version__
 from alpo.core.messages import Room
 from alpo.node.driver import wall_ms
-from alpo.node.log_sink import dropped_lines
+from alpo.node.event_log import dropped_lines
 from alpo.node.report import Lookups, Report
 from alpo.storage.timings import Histogram
 from alpo.wire.requests import VERSION

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..origin import Extent, SourceError, cut
-from .checking import DAMAGE, HISTORY, UNREACHABLE, CheckTask, Fault, check_copy
-from .comparing import RANGE_ENTRIES, CompareTask, compare
+from .checking import DAMAGE, HISTORY, RANGE_ENTRIES, UNREACHABLE, CheckTask, CompareTask, Fault, check_copy, compare
 from .copies import Copy, FileCopy, ServerCopy, members_of
 from .fan import Progress, Runner, unseen
 

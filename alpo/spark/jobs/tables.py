@@ -27,7 +27,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .. import staging
+from .. import ledger
 from ..folded import state_at
 from ..origin import Extent, Origin, SourceError
 from ..reading import pinned
@@ -89,7 +89,7 @@ def alone(directory: Path) -> Iterator[None]:
     """Hold the lock for writing tables in ``directory``, which the system releases if the process dies. Raises
     `SourceError`."""
     try:
-        staging.make_directory(directory)
+        ledger.make_directory(directory)
         lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise SourceError(f"{directory}: {error.strerror}") from error
@@ -108,7 +108,7 @@ def identify(directory: Path, identity: Identity) -> None:
     path = directory / REPLAY
     given = {"format": "alpo-replay", "version": VERSION, **identity._asdict()}
     try:
-        if staging.make(path, [_json(given)]):
+        if ledger.make(path, [_json(given)]):
             return
         found = json.loads(path.read_text("utf-8"))
         there = Identity(*(found[name] for name in Identity._fields))
@@ -153,8 +153,8 @@ def finish(table: Table) -> None:
         "parts": [part._asdict() for part in table.parts],
     }
     try:
-        staging.make(table.directory / MANIFEST, [_json(fields)])
-        staging.sync_directory(table.directory.parent)
+        ledger.make(table.directory / MANIFEST, [_json(fields)])
+        ledger.sync_directory(table.directory.parent)
     except OSError as error:
         raise SourceError(f"{table.directory}: {error.strerror}") from error
 
@@ -170,7 +170,7 @@ def new_part(path: Path) -> Iterator[IO[bytes]]:
             stream.flush()
             os.fsync(stream.fileno())
         partial.replace(path)
-        staging.sync_directory(path.parent)
+        ledger.sync_directory(path.parent)
     except OSError as error:
         raise SourceError(f"{path}: {error.strerror or error}") from error
     finally:
