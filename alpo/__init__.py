@@ -35,13 +35,10 @@ from .errors import (
 if TYPE_CHECKING:
     from .client.handle import Handle
     from .client.log import Log, connect
-    from .client.operator.cursors import CursorInfo
-    from .client.operator.events import Events, ServerEvent, Silent
     from .client.operator.files import BackupInfo, FileSpace
-    from .client.operator.members import Leadership, MemberInfo
-    from .client.operator.sessions import ByHand, Outcome, SessionInfo
-    from .client.operator.settings import Settings
-    from .client.operator.status import MemberStatus, PeerStatus
+    from .client.operator.members import Leadership, MemberInfo, Settings
+    from .client.operator.sessions import ByHand, CursorInfo, Outcome, SessionInfo
+    from .client.operator.status import Events, MemberStatus, PeerStatus, ServerEvent, Silent
     from .client.reading import Batches, Records, StopEvent, SyncStopEvent
     from .client.record import Record
     from .client.sync import SyncLog, connect_sync
@@ -59,16 +56,14 @@ __all__ = [
 #: Name -> module, imported when first asked for: a server, above all its core, does without the
 #: client's dependencies.
 _LATER = {
-    "BackupInfo": ".client.operator.files", "Batches": ".client.reading", "ByHand": ".client.operator.sessions",
-    "CursorInfo": ".client.operator.cursors", "Events": ".client.operator.events",
-    "FileSpace": ".client.operator.files", "Handle": ".client.handle", "Leadership": ".client.operator.members",
-    "Log": ".client.log", "MemberInfo": ".client.operator.members", "MemberStatus": ".client.operator.status",
-    "Outcome": ".client.operator.sessions", "PeerStatus": ".client.operator.status", "Record": ".client.record",
-    "Records": ".client.reading", "ServerEvent": ".client.operator.events", "SessionInfo": ".client.operator.sessions",
-    "Settings": ".client.operator.settings", "Silent": ".client.operator.events", "StopEvent": ".client.reading",
-    "SyncLog": ".client.sync", "SyncStopEvent": ".client.reading", "Tls": ".tls", "connect": ".client.log",
-    "connect_sync": ".client.sync",
-}
+    name: f".client.{module}" for module, names in {
+        "handle": "Handle", "log": "Log connect", "operator.files": "BackupInfo FileSpace",
+        "operator.members": "Leadership MemberInfo Settings",
+        "operator.sessions": "ByHand CursorInfo Outcome SessionInfo",
+        "operator.status": "Events MemberStatus PeerStatus ServerEvent Silent",
+        "reading": "Batches Records StopEvent SyncStopEvent", "record": "Record", "sync": "SyncLog connect_sync",
+    }.items() for name in names.split()
+} | {"Tls": ".tls"}
 
 if not TYPE_CHECKING:  # type checkers must not see this function: they would accept every misspelt name
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from alpo.client.operator.events import Events
+from alpo.client.operator.status import Events
 from alpo.health import READ_BAD_MS, Finding, Verdict, examine, not_well, worst
 from alpo.node.http.page import State, state_of
 from alpo.node.reads import PATIENCE_S_MIN

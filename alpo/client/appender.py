@@ -23,14 +23,13 @@ from alpo.errors import AlpoError, Closed, NoSpace, Refused, Unavailable
 from alpo.wire.client_codec import encode
 from alpo.wire.requests import AppendRefused, RequestRefused, ServerReply, Status, StatusAnswer
 
-from .arguments import Place, check_name, need_append, need_seconds
+from .arguments import Parcel, Place, check_name, need_append, need_seconds
 from .connection import Connection, Lost
 from .handle import Handle
-from .opening import Opening, nonces, random_id
-from .payloads import Parcel
 from .reasons import AWAY
+from .retry import Pauses
 from .servers import CLOSED, Servers
-from .session import Session
+from .session import Opening, Session, nonces, random_id
 from .tasks import FORKED_WHY, Bell, Event, Living, News, watch_forks
 
 TICK_S = 0.05
@@ -44,8 +43,6 @@ PROBE_EVERY_S, PROBE_S = 0.2, 1.0
 INQUIRE_S = 1.0
 #: Longest wait for the answers that are still on their way from a server that leads no more.
 PARTING_S = 0.02
-#: First and longest pause before appends without an answer are sent again; the first time there is none.
-AGAIN_FIRST_S, AGAIN_MAX_S = 0.01, 0.25
 
 
 class Appender:
@@ -81,8 +78,8 @@ class Appender:
         #: Number of the latest question about what the leader lacks, on the connection that it was sent on.
         self._inquiry = 0
         self._inquired_s = 0.0
-        #: The pause before the next try; 0 after any progress.
-        self._pause_s = 0.0
+        #: The pauses before appends without an answer are sent again.
+        self._pauses = Pauses()
         self._manager, self._writer, self._watch = Bell(), Bell(), Bell()
         self.news, self._room = News(), News()
         watch_forks(self)
@@ -227,9 +224,8 @@ class Appender:
             self._better = None
             try:
                 if connection is None:
-                    await anyio.sleep(self._pause_s)
+                    await anyio.sleep(self._pauses.take_s())
                     connection = await self._servers.leader()
-                self._pause_s = min(max(self._pause_s * 2, AGAIN_FIRST_S), AGAIN_MAX_S)
                 await self._serve(connection)
             except Lost:
                 pass  # the log is closed, and this task is about to be cancelled
@@ -293,8 +289,7 @@ class Appender:
         elif stalled in AWAY:
             return False
         else:
-            await anyio.sleep(self._pause_s)
-            self._pause_s = min(max(self._pause_s * 2, AGAIN_FIRST_S), AGAIN_MAX_S)
+            await anyio.sleep(self._pauses.take_s())
             session.rewind()
             self._pump()
             return True
@@ -315,7 +310,7 @@ class Appender:
         if isinstance(message, Appended):
             session.appended(message)
             self._servers.reasons.over()
-            self._pause_s = 0.0
+            self._pauses.next_s = 0.0
         elif isinstance(message, AppendRefused):
             session.refused(message)
             if message.code in AWAY:
@@ -347,7 +342,7 @@ class Appender:
         session = self._session
         opening.lost()
         if isinstance(message, Opened):
-            self._pause_s = 0.0
+            self._pauses.next_s = 0.0
             session.begin(session.client or "", message.epoch, message.last_serial)
             return True
         if not isinstance(message, RequestRefused):

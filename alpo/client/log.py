@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from os import PathLike
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, overload
 
@@ -22,11 +24,24 @@ from alpo.errors import AlpoError, NotGuaranteed
 from alpo.tls import Tls
 
 from .appender import Appender
-from .arguments import AsyncOnly, Place, need_append, place_of
-from .handle import Handle
-from .many import Many, chunks
-from .operating import servers_of
-from .payloads import Parcel, Payload, batch, json_payload, single, text_payload
+from .arguments import (
+    AsyncOnly,
+    Parcel,
+    Payload,
+    Place,
+    batch,
+    json_payload,
+    need_append,
+    place_of,
+    single,
+    text_payload,
+)
+from .handle import Handle, Many, chunks
+from .operator.asking import servers_of
+from .operator.files import BackupInfo, FileCalls
+from .operator.members import MemberCalls, SettingCalls
+from .operator.sessions import CursorCalls, SessionCalls
+from .operator.status import StatusCalls
 from .reading import Reading
 from .servers import Servers, given_servers, given_tls
 
@@ -109,7 +124,7 @@ def withdraw(log: Log, handles: Iterable[Handle]) -> None:
         log._appender.withdraw(handle)
 
 
-class Log(AsyncOnly, Reading):
+class Log(AsyncOnly, Reading, StatusCalls, SessionCalls, CursorCalls, MemberCalls, SettingCalls, FileCalls):
     """One client of a cluster, made by `connect`, for one event loop: in another, every call raises RuntimeError.
 
     Use it in ``async with``; or as it is, and await `close` at the end: then its tasks begin with the first append, and
@@ -384,3 +399,20 @@ class Log(AsyncOnly, Reading):
                 return await self._appender.settle()
         except TimeoutError as error:
             raise self._appender.unavailable("there are appends whose outcome is still unknown") from error
+
+    # -- what needs a store -------------------------------------------------------------------------------------
+
+    async def backup(
+        self, file: str | PathLike[str], *, server: int | None = None,
+        progress: Callable[[int, int], object] | None = None, timeout_s: float | None = None,
+    ) -> BackupInfo:
+        """Copy the log of server ``server`` (None: the leader) into ``file``, while it serves: all that was
+        acknowledged when this was called. The file appears whole, and synced, or not at all.
+
+        ``progress(done, about)`` is called now and then, with bytes. ``timeout_s`` bounds how long nothing may come.
+        Raises `BackupFailed`, `Refused`, `Unavailable`, `ProtocolError`.
+        """
+        seconds = self._seconds(timeout_s)
+        from alpo.backup import back_up  # with all of a store
+
+        return await back_up(self._servers, Path(file), server, seconds, progress)

@@ -39,13 +39,12 @@ from .arguments import AsyncIterated, need_datetime, need_int, need_seconds, nee
 from .connection import Connection, Lost
 from .reasons import AWAY, kind_of
 from .record import PageEntry
-from .servers import PAUSE_FIRST_S, PAUSE_MAX_S, NoSuchServer, Servers
+from .retry import ATTEMPT_S, Again, retried
+from .servers import NoSuchServer, Servers
 
 PAGE_BYTES_MAX = 1 << 20
 #: Longest wait of a server for new payloads before it answers a following reader with an empty page.
 POLL_MS = 1000
-#: Longest time that one server may take over a page before another is asked; doubles with every try.
-ATTEMPT_S = 1.0
 _NO_LSN = 1 << 63
 
 
@@ -224,38 +223,37 @@ class Pages(Closing):
 
     async def _next_page(self) -> Page | ColumnPage:
         """The next page, from whichever server gives it. Raises `Closed`, and as `Log.read`."""
-        attempt_s = ATTEMPT_S + (POLL_MS / 1000 if self._query.follow else 0)
-        pause_s = 0.0
         self._resume()
         try:
-            with anyio.fail_after(self._timeout_s):
-                while True:
-                    self._servers.require_open()
-                    reply: ServerReply | None = None
-                    try:
-                        connection = self._connection = self._connection or await self._servers.lend(self._choose)
-                        with anyio.move_on_after(attempt_s):
-                            reply = await self._exchange(connection)
-                        if isinstance(reply, Page | ColumnPage) and self._moves_on(reply):
-                            self._servers.reasons.over()
-                            return reply
-                        self._judge(reply)
-                    except NoSuchServer as lost:
-                        raise lost.reason from lost
-                    except Lost as lost:
-                        if self._connection is not None:  # else the code that dialled has noted the loss
-                            self._servers.reasons.lost(self._connection.address, lost.reason)
-                    self._avoid = self._connection.address if self._connection is not None else None
-                    self._drop()
-                    attempt_s *= 2
-                    await anyio.sleep(pause_s)
-                    pause_s = min(max(pause_s * 2, PAUSE_FIRST_S), PAUSE_MAX_S)
+            attempt_s = ATTEMPT_S + (POLL_MS / 1000 if self._query.follow else 0)
+            return await retried(self._attempt, self._timeout_s, attempt_s)
         except TimeoutError as error:
             self._judge(None)
             reason = self._servers.reason
             why = f": {reason}" if reason is not None else ""
             kind = Unavailable if isinstance(reason, NoSpace) else kind_of(reason)  # that error was another call's
             raise kind(f"no server answered a read within {self._timeout_s:g} s{why}") from error
+
+    async def _attempt(self, attempt_s: float) -> Page | ColumnPage:
+        """The next page, from one server that has so many seconds for it. Raises `Again`, and as `_next_page`."""
+        self._servers.require_open()
+        reply: ServerReply | None = None
+        try:
+            connection = self._connection = self._connection or await self._servers.lend(self._choose)
+            with anyio.move_on_after(attempt_s):
+                reply = await self._exchange(connection)
+            if isinstance(reply, Page | ColumnPage) and self._moves_on(reply):
+                self._servers.reasons.over()
+                return reply
+            self._judge(reply)
+        except NoSuchServer as lost:
+            raise lost.reason from lost
+        except Lost as lost:
+            if self._connection is not None:  # else the code that dialled has noted the loss
+                self._servers.reasons.lost(self._connection.address, lost.reason)
+        self._avoid = self._connection.address if self._connection is not None else None
+        self._drop()
+        raise Again
 
     def _moves_on(self, page: Page | ColumnPage) -> bool:
         """True if the page is an answer; False if it only says that its server is behind."""

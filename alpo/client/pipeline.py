@@ -20,9 +20,8 @@ from typing import Protocol
 from alpo.errors import AlpoError, Closed, Overloaded, TooLarge, Unavailable
 from alpo.wire.requests import ServerHello
 
-from .arguments import After, need_int
+from .arguments import BATCH_BYTES_MAX, PAYLOAD_BYTES_MAX, WINDOW, After, Parcel, Sizes, need_int
 from .handle import REFUSED, REPORTED, RESOLVED, Handle
-from .payloads import BATCH_BYTES_MAX, PAYLOAD_BYTES_MAX, WINDOW, Parcel, Sizes
 from .reasons import kind_of, unknown
 from .tasks import Event
 

@@ -10,7 +10,7 @@ from typing import Literal, Protocol, TypeVar
 
 import anyio
 
-from .operating import Operations
+from .operator.asking import Asking
 from .pages import Closing, PagePart, Pages, Query, end_lsn
 from .record import Record, records_of
 from .servers import Servers
@@ -173,7 +173,7 @@ class Records(Closing):
         await self.batches.aclose()
 
 
-class Reading(Operations):
+class Reading(Asking):
     """The reading calls of a `Log`."""
 
     def read(

@@ -49,7 +49,8 @@ class OtherCluster(ProtocolError):
     """The reason of a server that belongs to another cluster. Users get a `ProtocolError`."""
 
 
-#: Errors that no other try can avoid.
+#: Errors that are over by themselves, so that a question may be asked again; and those that no other try can avoid.
+PASSING = (Unavailable, Overloaded, NoSpace)
 LASTING = (ProtocolError, TlsMismatch)
 _KINDS = (NoSpace, Overloaded, TlsMismatch, ProtocolError, Refused)
 

@@ -35,6 +35,7 @@ from alpo.wire.requests import ServerHello, Status, StatusAnswer
 from .arguments import need_servers
 from .connection import Connection, Lost
 from .reasons import Reasons
+from .retry import PAUSE_FIRST_S, PAUSE_MAX_S, Pauses
 from .tasks import FORKED_WHY, watch_forks
 
 #: Seconds until all servers are asked again, if none of them will do; a try that takes longer goes on meanwhile.
@@ -43,9 +44,8 @@ ROUND_S = 1.0
 TCP_S, ANSWER_FIRST_S, ANSWER_MAX_S = 10.0, 1.0, 8.0
 #: Seconds that the likeliest server has to answer before the others are asked.
 HEAD_START_S = 0.03
-#: The pause between rounds of asking who leads: short while an election may be under way, longer after.
-PAUSE_FIRST_S, PAUSE_ELECTION_S, PAUSE_MAX_S = 0.01, 0.04, 0.25
-ELECTION_S = 3.0
+#: The longest pause between rounds of asking who leads, while an election may be under way: for so many seconds.
+PAUSE_ELECTION_S, ELECTION_S = 0.04, 3.0
 #: A pause is at least so many times as long as the quickest server took to answer, up to so many seconds.
 BUSY_TIMES, PAUSE_BUSY_MAX_S = 4, 2.0
 IDLE_MAX = 4
@@ -457,7 +457,7 @@ class _Search:
     async def _rounds(
         self, addresses: Callable[[], Iterable[str]], likeliest: Callable[[], str | None], again: Callable[[], bool]
     ) -> None:
-        began_s, pause_s = anyio.current_time(), PAUSE_FIRST_S
+        began_s, pauses = anyio.current_time(), Pauses(PAUSE_FIRST_S)
         while not self._servers.closed:
             first, self._hurry = likeliest(), anyio.Event()
             if first is None or first in self._ways:
@@ -474,9 +474,9 @@ class _Search:
                 self._note_slow(way)
             if not again():
                 return
-            await anyio.sleep(max(pause_s, self._servers.busy_pause_s) * self._servers.rng.uniform(0.75, 1.25))
             outage = anyio.current_time() - began_s > ELECTION_S
-            pause_s = min(pause_s * 2, PAUSE_MAX_S if outage else PAUSE_ELECTION_S)
+            pause_s = max(pauses.take_s(PAUSE_MAX_S if outage else PAUSE_ELECTION_S), self._servers.busy_pause_s)
+            await anyio.sleep(pause_s * self._servers.rng.uniform(0.75, 1.25))
 
     def _note_slow(self, way: Way) -> None:
         """Note the step at which a try is still under way, unless the reason known for its address is one that

@@ -1,4 +1,5 @@
-"""The bookkeeping of one client's appends: serials, what is unresolved, what every answer means. No I/O.
+"""The bookkeeping of one client's session: its id and opening, its appends' serials, and what every answer means. No
+I/O.
 
 Laws (R21-R24):
 
@@ -14,21 +15,28 @@ Laws (R21-R24):
 * An append that is refused for good while MAYBE holds is reported as unknown, never as "not in the log", unless the
   refusal speaks of earlier transmissions too. A conflict does, if the log is beyond the LSN expected: the log never
   goes back, so no late transmission is taken any more, and the serial is free.
+
+Laws of an opening (R22): a nonce is fresh for each epoch that the request names, and kept over lost connections, so
+that an open that was taken is answered again instead of fencing itself. Only the answer to the latest request is
+heeded.
 """
 
 from __future__ import annotations
 
 import math
+import random
+import secrets
 from collections.abc import Callable
 from copy import copy
+from functools import partial
 
-from alpo.core.requests import Appended, Code
+from alpo.core.entries import random_client
+from alpo.core.requests import Appended, Code, OpenSession
 from alpo.errors import AlpoError, Refused, SerialExpected, Unavailable
 from alpo.wire.requests import Append, AppendAfter, AppendRefused
 
-from .arguments import After
+from .arguments import After, Item
 from .handle import MAYBE, REFUSED, REPORTED, RESOLVED, Handle
-from .payloads import Item
 from .pipeline import Pipeline
 from .reasons import ENDS, UNSEEN, code_name, fenced, unknown, verdict
 from .tasks import NEW_EVENT, Event
@@ -357,3 +365,49 @@ class Session(Pipeline):
             self._alone_before = None
         elif self.line.handles[0].state & RESOLVED:
             self._pop_resolved()
+
+
+# -- opening a session --------------------------------------------------------------------------------------
+
+
+def random_id(
+    time_ms: int, horizon_ms: int, random_bytes: Callable[[int], bytes] = secrets.token_bytes
+) -> str:
+    """A new random client id: ``~`` and a UUIDv7 (RFC 9562) of max(time, horizon + 1), ms, as a server's hello told
+    them."""
+    return random_client(max(time_ms, horizon_ms + 1), int.from_bytes(random_bytes(10), "big"))
+
+
+NONCE_BYTES = 16
+
+
+def nonces(rng: random.Random) -> Callable[[], bytes]:
+    """A maker of fresh nonces, drawn from ``rng``."""
+    return partial(rng.randbytes, NONCE_BYTES)
+
+
+class Opening:
+    """The requests that open one named session, until it has its epoch."""
+
+    def __init__(self, name: str, make_nonce: Callable[[], bytes]) -> None:
+        self._name = name
+        self._make_nonce = make_nonce
+        self._nonce = make_nonce()
+        self._replaces = 0
+        #: The number of the latest request, on the connection that it was sent on; 0 for none.
+        self.request = 0
+
+    def ask(self, request: int) -> OpenSession:
+        """The open request, under this number."""
+        self.request = request
+        return OpenSession(request, self._name, self._replaces, self._nonce)
+
+    def outdated(self, epoch: int) -> None:
+        """Note that the session's present epoch is another (0: it is not open): the next request names that one."""
+        self._replaces = epoch
+        self._nonce = self._make_nonce()
+        self.request = 0
+
+    def lost(self) -> None:
+        """Note that the connection is gone: the same request is to be sent again."""
+        self.request = 0

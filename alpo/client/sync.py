@@ -14,11 +14,10 @@ from typing import Literal
 from alpo.errors import Closed
 from alpo.tls import Tls
 
-from .arguments import need_append
+from .arguments import Payload, batch, json_payload, need_append, single, text_payload
 from .blocking import Appending, BlockingLog, Queueing, blocking, reading
+from .handle import Many, chunks
 from .log import Log, connect
-from .many import Many, chunks
-from .payloads import Payload, batch, json_payload, single, text_payload
 from .reading import SyncStopEvent, polled
 from .record import Record
 

@@ -141,7 +141,7 @@ class Comparer:
             try:
                 differing = await self._differing(inquiry, first_id, last_id)
             finally:
-                await inquiry.aclose()
+                inquiry.close()
             self._keep(peer, first_id, last_id, await self._settle(peer.id, differing))
             next_id = self._next_ids[peer] = last_id + 1
             log_bytes = await in_thread(self._store.live_bytes)
@@ -209,7 +209,7 @@ class Comparer:
                         if digest is not None:
                             copies[other] = digest
                 finally:
-                    await inquiry.aclose()
+                    inquiry.close()
             except Unusable as error:
                 log.info("cannot_settle", peer=other, why=str(error))
         return {id: _grouped(copies, {ours_id, peer, *others}) for id, copies in held.items()}

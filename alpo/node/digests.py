@@ -23,15 +23,14 @@ from alpo.addresses import AddressError
 from alpo.core.replica import Replica
 from alpo.core.requests import Code
 from alpo.dialling import Way
-from alpo.secure import why
 from alpo.storage.interface import Store, StoreError
 from alpo.storage.scrub import DamagedAt, Span, read_on
 from alpo.wire import requests as w
 from alpo.wire.codec import WireError, decode_hello, decode_server, encode, version_told
-from alpo.wire.framing import FrameError, FrameReader
+from alpo.wire.framing import FrameError
 
 from .client_connection import ClientConnection
-from .link import Body
+from .link import Body, Link, LinkClosed
 from .scrub import unreadable
 from .security import Security
 from .threads import in_thread
@@ -92,21 +91,11 @@ class Digests:
 
 #: Longest wait for an answer: a digest takes at most a second, and a server makes one at a time.
 ANSWER_S_MAX = 10.0
-_RECEIVE_BYTES = 1 << 16
 #: Beginning of the name by which a server that asks another one calls itself.
 INQUIRER = "alpod "
 #: Longest answer: a status that lists much damage.
 _ANSWER_BYTES_MAX = 1 << 20
-_ERRORS = (
-    OSError, AddressError, FrameError, WireError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError,
-)
-
-
-def _words(error: BaseException) -> str:
-    """The reason of one of `_ERRORS`; that of a broken plain stream is in its cause."""
-    if isinstance(error, trio.BrokenResourceError) and error.__cause__ is not None:
-        return why(error.__cause__)
-    return str(error) or "no answer in time"
+_ERRORS = OSError, AddressError, FrameError, LinkClosed, WireError, trio.TooSlowError
 
 
 class Unusable(Exception):
@@ -122,11 +111,10 @@ class DamagedThere(Exception):
 
 
 class Inquiry:
-    """Connection made by `open`, to be closed with `aclose`."""
+    """Connection made by `open`, to be closed with `close`."""
 
-    def __init__(self, stream: trio.abc.Stream) -> None:
-        self._stream = stream
-        self._frames = FrameReader(_ANSWER_BYTES_MAX)
+    def __init__(self, link: Link) -> None:
+        self._link = link
         self._bodies: deque[Body] = deque()
         self._request = 0
 
@@ -135,30 +123,28 @@ class Inquiry:
         id: int, address: str, cluster: bytes, security: Security, version: int = w.VERSION
     ) -> Inquiry:
         """Connect to server ``id`` of this cluster. ``version``: of the protocol, to try first. Raises `Unusable`."""
-        stream: trio.abc.Stream | None = None
+        made: Inquiry | None = None
         try:
             way = Way(address, name_s=ANSWER_S_MAX, tcp_s=ANSWER_S_MAX, answer_s=ANSWER_S_MAX)
-            stream = await security.dial(id, way)
-            made = Inquiry(stream)
+            made = Inquiry(await security.dial(id, way))
             older = await made._greet(id, cluster, version, way)
             if older:
-                await trio.aclose_forcefully(stream)
-                stream = await security.dial(id, way)
-                made = Inquiry(stream)
+                made.close()
+                made = Inquiry(await security.dial(id, way))
                 await made._greet(id, cluster, older, way)
             return made
         except BaseException as error:
-            if stream is not None:
-                await trio.aclose_forcefully(stream)
+            if made is not None:
+                made.close()
             if isinstance(error, _ERRORS):
-                raise Unusable(_words(error)) from error
+                raise Unusable(str(error) or "no answer in time") from error
             raise
 
     async def _greet(self, id: int, cluster: bytes, version: int, way: Way) -> int:
         """Exchange hellos. Returns 0, or the older protocol version that the server wants: digests are the same in all.
         Raises `Unusable`."""
         with way.answering(tls=False):
-            await self._stream.send_all(encode(w.ClientHello(version, cluster, f"{INQUIRER}{__version__}")))
+            self._link.push(encode(w.ClientHello(version, cluster, f"{INQUIRER}{__version__}")))
             hello = decode_hello(await self._body())
         if isinstance(hello, w.Problem):
             if w.OLDEST_VERSION <= version_told(hello.text) < version:
@@ -166,17 +152,12 @@ class Inquiry:
             raise Unusable(hello.text)
         if not isinstance(hello, w.ServerHello) or (hello.id, hello.cluster) != (id, cluster):
             raise Unusable("another server answers there")
+        self._link.allow_frames(_ANSWER_BYTES_MAX)
         return 0
 
     async def digest(self, first_id: int, last_id: int) -> w.DigestIs:
         """Ask for the digest of entries ``first_id`` … ``last_id``. Raises `Unusable`, `DamagedThere`."""
-        self._request += 1
-        try:
-            with trio.fail_after(ANSWER_S_MAX):
-                await self._stream.send_all(encode(w.RangeDigest(self._request, first_id, last_id)))
-                answer = decode_server(await self._body())
-        except _ERRORS as error:
-            raise Unusable(_words(error)) from error
+        answer = await self._ask(w.RangeDigest(self._request + 1, first_id, last_id))
         if isinstance(answer, w.RequestRefused) and answer.request == self._request:
             if answer.code == Code.NOT_READY and first_id <= answer.number <= last_id:
                 raise DamagedThere(answer.number)
@@ -191,25 +172,26 @@ class Inquiry:
 
     async def status(self) -> dict[str, Any]:
         """Ask for the server's status. Raises `Unusable`."""
-        self._request += 1
-        try:
-            with trio.fail_after(ANSWER_S_MAX):
-                await self._stream.send_all(encode(w.Status(self._request)))
-                answer = decode_server(await self._body())
-        except _ERRORS as error:
-            raise Unusable(_words(error)) from error
+        answer = await self._ask(w.Status(self._request + 1))
         if isinstance(answer, w.StatusAnswer) and answer.request == self._request:
             return dict(answer.fields)
         raise Unusable(answer.detail if isinstance(answer, w.RequestRefused) else "its answer makes no sense")
 
+    async def _ask(self, request: w.RangeDigest | w.Status) -> w.ServerReply | w.Problem:
+        """The next message that comes after this request. Raises `Unusable`."""
+        self._request += 1
+        try:
+            with trio.fail_after(ANSWER_S_MAX):
+                self._link.push(encode(request))
+                return decode_server(await self._body())
+        except _ERRORS as error:
+            raise Unusable(str(error) or "no answer in time") from error
+
     async def _body(self) -> Body:
         while not self._bodies:
-            data = await self._stream.receive_some(_RECEIVE_BYTES)
-            if not data:
-                raise Unusable("it closed the connection")
-            self._bodies.extend(self._frames.feed(bytes(data)))
+            self._bodies.extend(await self._link.receive())
         return self._bodies.popleft()
 
-    async def aclose(self) -> None:
-        """Close at once, without a checkpoint at which this could be cancelled."""
-        await trio.aclose_forcefully(self._stream)
+    def close(self) -> None:
+        """Close at once."""
+        self._link.close("done with")

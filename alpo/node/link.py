@@ -437,8 +437,8 @@ class Link:
             await self._while_arriving(self._wake.wait)
 
     async def _while_arriving(self, wait: Callable[[], Awaitable[None]]) -> None:
-        """Call ``wait()``; meanwhile, report to `moving` what arrives at the other host."""
-        while True:
+        """Call ``wait()`` while the link is open; meanwhile, report to `moving` what arrives at the other host."""
+        while not self.closed:  # it may be closed as a look ends: a closed socket cannot be waited for
             over, now_s = not self.queued_bytes and not self._leaves_bytes(), trio.current_time()
             if over or now_s >= self._look_s:
                 self._look_s = now_s + _LOOK_S

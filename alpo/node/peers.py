@@ -38,10 +38,10 @@ from alpo.wire.requests import OLDEST_VERSION, VERSION, PeerHello, Problem
 
 from .admission import FRAME_BYTES_MOST, frame_bytes
 from .driver import Driver
-from .link import Body, Link, LinkClosed
+from .link import Body, LinkClosed
 from .poller import Poller
 from .routes import TWICE_S, Ourselves, Route, Routes, converse, listed_incarnation, objection, our_hello, timers_differ
-from .security import Security, wrong_server
+from .security import Security
 
 _RETRY_S_MAX = 1.0
 #: Seconds for a peer's name, which is looked up on meanwhile.
@@ -306,11 +306,10 @@ class Peers:
         began_s = trio.current_time()
         step_s = peer.step_s.get(address, _STEP_S_FIRST)
         way = Way(address, name_s=_NAME_S, tcp_s=step_s, answer_s=step_s)
-        sock = await way.connect()
-        link = Link(sock, 2 * self._replica.cfg.peer_inflight_bytes_max + FRAME_BYTES_MOST, _KEEPALIVE_S)
+        generation = self._security.generation
+        queue_bytes_max = 2 * self._replica.cfg.peer_inflight_bytes_max + FRAME_BYTES_MOST
+        link = await self._security.dial(peer.id, way, queue_bytes_max, _KEEPALIVE_S)
         try:
-            generation = self._security.generation
-            await self._secure(peer, link, way)
             target, version = Identity(peer.id, listed_incarnation(self._replica, peer.id)), peer.version
             link.open_lanes()
             link.push(encode(our_hello(self._us, self._replica, target, version)))
@@ -336,17 +335,6 @@ class Peers:
             return full
         finally:
             link.close("done with")
-
-    async def _secure(self, peer: Peer, link: Link, way: Way) -> None:
-        """Begin TLS, if this server dials it, and see that the other side is the peer before anything is sent. Raises
-        `TlsBroken`, `LinkClosed`, `Unreachable`."""
-        security = self._security
-        if not security.dials_tls or security.contexts is None:
-            return
-        with way.answering(tls=True):
-            rights = await link.secure(security.contexts, security.dialled_turns, way.host, security.roles)
-        if peer.id not in rights.peers:
-            raise LinkClosed(wrong_server(way.address, rights, peer.id))
 
     def _judge_answer(self, peer: Peer, body: Body, address: str, began_s: float) -> PeerHello:
         hello = decode_hello(body)

@@ -46,7 +46,7 @@ from alpo.wire.codec import encode
 from alpo.wire.requests import NO_ENTRIES
 
 from .admission import Limits
-from .client_connection import ClientConnection
+from .client_connection import ClientConnection, ClientRequests
 from .driver import Driver
 from .pages import (
     Back,
@@ -204,6 +204,24 @@ def front(replica: Replica) -> Front:
     return Front(replica.log.base_id, replica.log.base_next_lsn, replica.cleaning.first_lsn)
 
 
+def refused_here(client: ClientRequests, ask: w.Read | w.ReadColumns, replica: Replica) -> bool:
+    """Refuse a local read, if this server does not vote; returns True then."""
+    status = replica.status_text
+    if status != "VOTING":
+        detail = "; ".join([f"this server is {status}", *waiting(replica)])
+        client.refuse(ask.request, Code.NOT_READY, leader=replica.leader_id, detail=detail)
+    return status != "VOTING"
+
+
+def refuse_range(client: ClientRequests, ask: w.Read | w.ReadColumns, error: OutOfRange) -> None:
+    """Refuse a read outside the log. But a reader that waited on a lagging server gets an empty page: the LSN may exist
+    elsewhere."""
+    if not ask.linearizable and ask.wait_ms > 0 and ask.start > error.last_lsn:
+        client.settle(answer(ask, NO_ENTRIES, ask.start, error.last_lsn, error.first_lsn))
+    else:
+        client.refuse(ask.request, Code.OUT_OF_RANGE, detail=str(error))
+
+
 def _encoded_page(
     store: Readable, ask: w.Read | w.ReadColumns, within: Extent, size: Size, version: int, whose: Whose | None
 ) -> tuple[bytes, int]:
@@ -334,10 +352,7 @@ class Reads:
 
     async def _local_end(self, client: ClientConnection, ask: w.Read | w.ReadColumns) -> int | None:
         """The id up to which a local read may see, after waiting for what it wants; None if the read was refused."""
-        status = self._replica.status_text
-        if status != "VOTING":
-            detail = "; ".join([f"this server is {status}", *waiting(self._replica)])
-            client.refuse(ask.request, Code.NOT_READY, leader=self._replica.leader_id, detail=detail)
+        if refused_here(client, ask, self._replica):
             return None
         if ask.wait_ms > 0:
             wanted = ask.end or ask.start
@@ -371,7 +386,7 @@ class Reads:
                             within, size, client.version, whose,
                         )
                 except OutOfRange as error:
-                    self._refuse_range(client, ask, error)
+                    refuse_range(client, ask, error)
                     return
                 except Overtaken:
                     continue
@@ -383,7 +398,7 @@ class Reads:
                 counters.read_s.add(trio.current_time() - began_s)
                 client.settle_encoded(page)
                 return
-            self._refuse_range(client, ask, OutOfRange(front(self._replica).first_lsn, within.end_lsn))
+            refuse_range(client, ask, OutOfRange(front(self._replica).first_lsn, within.end_lsn))
 
     def _whose(self, client: str) -> Whose | None:
         """The entries of ``client`` as far as they are known; None for "", all clients."""
@@ -417,14 +432,6 @@ class Reads:
             store = with_tail(self._store, self._replica.log, end_id)
             await self.disk.run(self._threads, search.step, store, whose, within)
         return search.start
-
-    def _refuse_range(self, client: ClientConnection, ask: w.Read | w.ReadColumns, error: OutOfRange) -> None:
-        """Refuse a read outside the log. But a reader that waited on a lagging server gets an empty page: the LSN may
-        exist elsewhere."""
-        if not ask.linearizable and ask.wait_ms > 0 and ask.start > error.last_lsn:
-            client.settle(answer(ask, NO_ENTRIES, ask.start, error.last_lsn, error.first_lsn))
-        else:
-            client.refuse(ask.request, Code.OUT_OF_RANGE, detail=str(error))
 
     # -- the end of the log -----------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ from .status import appends_of, sizes, status_fields, writer_fields
 EVENTS_MAX = 1_000
 #: Seconds after which an account is given without the disk's answer; threads that may wait for the disk meanwhile; and
 #: the age up to which its last answer is given instead. An asker waits for a second (`http.site.ANSWER_S`,
-#: `alpo.client.operator.asking.ATTEMPT_S`), and an account may need two answers of the disk.
+#: `alpo.client.retry.ATTEMPT_S`), and an account may need two answers of the disk.
 DISK_S, _DISK_THREADS, KNOWN_S = 0.3, 2, 10.0
 #: Cursors that are looked up: each takes two queries.
 CURSORS_SHOWN = 100

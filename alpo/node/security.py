@@ -17,7 +17,7 @@ from alpo.secure import Contexts, TlsBroken
 from alpo.tls import Rights, Tls
 from alpo.wire import requests as w
 
-from .secure_stream import SecureStream
+from .link import KEEPALIVE_S, Link
 
 Mode: TypeAlias = Literal["off", "accept", "dial", "require"]
 
@@ -82,24 +82,27 @@ class Security:
     def dials_tls(self) -> bool:
         return self.mode in ("dial", "require")
 
-    async def dial(self, id: int, way: Way) -> trio.abc.Stream:
-        """A stream to server ``id``, over TLS if this server dials it. Raises OSError."""
-        sock = await way.connect()
+    async def dial(
+        self, id: int, way: Way, queue_bytes_max: int = 0, keepalive_s: tuple[int, int] = KEEPALIVE_S
+    ) -> Link:
+        """A connection to server ``id``, over TLS if this server dials it; nothing was sent over it yet.
+
+        ``queue_bytes_max``: bytes that may wait to be sent (0: what does not leave at once ends the connection). Raises
+        OSError, `LinkClosed`.
+        """
+        link = Link(await way.connect(), queue_bytes_max, keepalive_s)
         contexts = self.contexts
         if contexts is None or not self.dials_tls:
-            return trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+            return link
         try:
-            sock = secure = contexts.wrap(sock, server_side=False, host=way.host)
-            stream = SecureStream(secure)
             with way.answering(tls=True):
-                await stream.shake_hands(self.dialled_turns)
-            rights = contexts.rights(secure, self.roles)
+                rights = await link.secure(contexts, self.dialled_turns, way.host, self.roles)
             if id not in rights.peers:
-                raise TlsBroken(wrong_server(way.address, rights, id))
+                raise TlsBroken(f"{way.address}: {rights} is not the certificate of server {id}")
         except BaseException:
-            sock.close()
+            link.close("the handshake has failed")
             raise
-        return stream
+        return link
 
     def replace(self, other: Security) -> bool:
         """Put ``other``'s files and mode into force for new connections; True if connections that are open rest on
@@ -117,11 +120,6 @@ class Security:
         if self.contexts is None or self.contexts.tls.state() == self.contexts.state:
             return None
         return Security(self._config)
-
-
-def wrong_server(address: str, rights: Rights, id: int) -> str:
-    """The words for a dialled server whose certificate is another's."""
-    return f"{address}: {rights} is not the certificate of server {id}"
 
 
 def refusal(rights: Rights, needed: str) -> str:

@@ -5,10 +5,9 @@ Programs make a `Registry` over an `alpo.state.State`, and enter it.
 
 from __future__ import annotations
 
-from .errors import Damaged, Deposed, NotInitialised, Reject
 from .operations import Admit, Operation, Readmit, Remove, Step
 from .registry import Registry
-from .rows import Rows
+from .rows import Damaged, Deposed, NotInitialised, Reject, Rows
 from .view import View, ViewWatch
 
 __all__ = [

@@ -19,26 +19,21 @@ import anyio
 import anyio.lowlevel
 
 from alpo.client.arguments import need_seconds
+from alpo.client.retry import patiently
 from alpo.client.tasks import Bell, Living
 from alpo.errors import AlpoError, Closed, NotGuaranteed, SessionExpired, TooLarge
 from alpo.state.codec import By, Do, Guard, Op
-from alpo.state.errors import PASSING, Changed, Full, Unsettled
-from alpo.state.shapes import Cell
+from alpo.state.errors import Changed, Full, Unsettled
+from alpo.state.machine import Cell
 from alpo.state.state import State
 
-from .batches import BATCH_MAX, Batch, Queue
-from .errors import Deposed, NotInitialised
-from .header import Header, need_header, need_registry, rows_of
-from .mirror import Mirror
-from .operations import Operation
-from .rows import Rows, row_json
-from .view import View, look
+from .operations import BATCH_MAX, Batch, Operation, Queue
+from .rows import Deposed, Header, NotInitialised, Rows, need_header, need_registry, row_json, rows_of
+from .view import Mirror, View, look
 
 T = TypeVar("T")
 #: Errors after which nobody can tell whether the write is in the log, or will be.
 UNKNOWN = (NotGuaranteed, Unsettled, SessionExpired)
-#: Pause after a question that nobody answered.
-AGAIN_S = 0.1
 #: Operations up to which all that wait go together.
 _CROWD = 256
 #: Rows that are looked at before other tasks get their turn.
@@ -70,9 +65,7 @@ class Registry:
         self._upgrade = upgrade
         self._recover_timeout_s = recover_timeout_s
         self._write_timeout_s = write_timeout_s
-        self._mirror = Mirror(state, name)
-        self._mirror.on_header = self._new_header
-        self._mirror.on_end = self._end
+        self._mirror = Mirror(state, name, self._new_header, self._end)
         self._rows = Rows(self._mirror.values)
         self._token = 0
         self._bell = Bell()
@@ -163,7 +156,8 @@ class Registry:
         self._queue = Queue(name, self._mirror.values, self._upgrade, *limits)
         machine = await self._patiently(lambda: state.folded(until_s=deadline_s), deadline_s)
         rows = rows_of(name, machine)
-        cell = need_header(name, machine, rows)
+        cell = machine.cells.get(name)
+        need_header(name, cell, rows)
         if cell is None and self._strict:
             text = f"there is no registry {name!r} in this log, and a strict one is not made by recovering it"
             raise NotInitialised(f"{text}: is this the right cluster? The first time, start without strict")
@@ -189,13 +183,8 @@ class Registry:
 
     async def _patiently(self, step: Callable[[], Awaitable[T]], deadline_s: float) -> T:
         """The answer to a question, asked until the deadline, seconds on the log's clock."""
-        while True:
-            try:
-                return await step()
-            except PASSING:
-                if self._over is not None or self._state.log.clock.now_s() >= deadline_s:
-                    raise
-            await self._state.log.clock.sleep(AGAIN_S)
+        clock = self._state.log.clock
+        return await patiently(clock, step, lambda: 0.0 if self._over is not None else deadline_s - clock.now_s())
 
     # -- operations -----------------------------------------------------------------------------------------
 

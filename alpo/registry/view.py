@@ -1,22 +1,107 @@
-"""`View`: a registry as processes see it that do not lead; and `ViewWatch`, which gives one after the other."""
+"""A registry as it is folded: `Mirror` keeps its header and rows up to date; `View` is what processes see that do not
+lead, and `ViewWatch` gives one after the other."""
 
 from __future__ import annotations
 
-from copy import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from alpo.client.arguments import AsyncIterated
-from alpo.client.tasks import News
-from alpo.errors import AlpoError, Closed
-from alpo.state.shapes import Cell
+from alpo.errors import AlpoError
+from alpo.state.codec import ROW_MARK
+from alpo.state.machine import Cell, Machine
 from alpo.state.state import State
+from alpo.state.watching import Watching
 
-from .errors import Damaged
-from .header import header_of, need_header, rows_of
-from .mirror import Mirror
-from .rows import Rows
+from .rows import Rows, need_header, rows_of
+
+
+class Mirror:
+    """The registry ``name`` as this process has folded it, from `open` until `close`.
+
+    ``on_header`` is called before a new header (None: it is gone) is taken over, and may `close` the mirror, which then
+    stays as it was; ``on_row`` after each row that was written or removed, and with "" after the header; ``on_end``
+    once the folding has ended.
+    """
+
+    def __init__(
+        self, state: State, name: str, on_header: Callable[[Cell | None], None], on_end: Callable[[AlpoError], None],
+        on_row: Callable[[str], None] = lambda id: None,
+    ) -> None:
+        self._state = state
+        self._name = name
+        self._prefix = name + ROW_MARK
+        self._start = len(self._prefix)
+        self._open = False
+        self._on_header = on_header
+        self._on_end = on_end
+        self._on_row = on_row
+        self.values: dict[str, bytes] = {}
+        self.header: Cell | None = None
+        #: LSN of the last write to the header or a row.
+        self.version = 0
+
+    @property
+    def token(self) -> int:
+        """LSN of the header's last write; 0 without a header."""
+        return 0 if self.header is None else self.header.version
+
+    def open(self, machine: Machine) -> None:
+        """Take what is folded now, and then every change."""
+        self._open = True
+        self.header = machine.cells.get(self._name)
+        self.values.update(rows_of(self._name, machine))
+        self.version = self.token
+        self._state.subscribe(self)
+
+    def close(self) -> None:
+        """Take no more changes; `leave` follows."""
+        self._open = False
+
+    def leave(self) -> None:
+        """Close, and be told no more. Not to be called by what the mirror calls: it is in the middle of telling."""
+        self._open = False
+        self._state.unsubscribe(self)
+
+    # -- told by the state ---------------------------------------------------------------------------------
+
+    def note(self, name: str, cell: Cell | None, time_ms: int) -> None:
+        """Take a change of one variable."""
+        if not self._open:
+            return
+        if name.startswith(self._prefix):
+            id = name[self._start:]
+            if cell is None:
+                self.values.pop(id, None)
+            else:
+                self.values[id] = cell.value
+        elif name == self._name:
+            self._on_header(cell)
+            if not self._open:
+                return
+            self.header = cell
+            id = ""
+        else:
+            return
+        self.version = self._state.lsn
+        self._on_row(id)
+
+    def jumped(self, machine: Machine) -> None:
+        """Take a whole new state: what differs has changed."""
+        cells = machine.cells
+        header = cells.get(self._name)
+        if (0 if header is None else header.version) != self.token:
+            self.note(self._name, header, machine.time_ms)
+        for name in [self._prefix + id for id in self.values if self._prefix + id not in cells]:
+            self.note(name, None, machine.time_ms)
+        for id, value in rows_of(self._name, machine).items():
+            if self.values.get(id) != value:
+                self.note(self._prefix + id, cells[self._prefix + id], machine.time_ms)
+
+    def ended(self, error: AlpoError) -> None:
+        """Take note that the folding has ended."""
+        if self._open:
+            self._on_end(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +130,18 @@ async def look(state: State, name: str) -> View:
     """The registry as it is now, linearizable. Raises as `Registry.view`."""
     machine = await state.folded()
     rows = rows_of(name, machine)
-    return _view(state, name, need_header(name, machine, rows), rows, machine.lsn, frozenset(rows))
+    return _view(state, name, machine.cells.get(name), rows, machine.lsn, frozenset(rows))
 
 
 def _view(
     state: State, name: str, cell: Cell | None, rows: dict[str, bytes], lsn: int, changed: frozenset[str]
 ) -> View:
-    leader = None if cell is None else header_of(name, cell).leader
-    return View(name, leader, Rows(rows), lsn, 0 if cell is None else cell.version, changed, state)
+    header = need_header(name, cell, rows)
+    leader, token = (None, 0) if header is None or cell is None else (header.leader, cell.version)
+    return View(name, leader, Rows(rows), lsn, token, changed, state)
 
 
-class ViewWatch(AsyncIterated):
+class ViewWatch(Watching[View]):
     """An async iterator over views of one registry. Enter it with ``async with``: else iterating raises RuntimeError.
 
     Of changes that come faster than views are taken, the next view has all: none is missed in the end. A batch of the
@@ -63,78 +149,39 @@ class ViewWatch(AsyncIterated):
     """
 
     def __init__(self, state: State, name: str) -> None:
+        super().__init__(state.need_home)
         self._state = state
         self._name = name
-        self._mirror = Mirror(state, name)
-        self._mirror.on_header = self._new_header
-        self._mirror.on_row = self._note
-        self._mirror.on_jump = self._jumped
-        self._mirror.on_end = self._end
+        self._mirror = Mirror(state, name, self._new_header, self.ended, self._note)
         self._changed: set[str] = set()
         self._new = True
-        self._entered = False
-        self._error: AlpoError | None = None
-        self._news = News()
 
     def __repr__(self) -> str:
         return f"<ViewWatch of registry {self._name!r}>"
 
-    async def __aenter__(self) -> Self:
-        self._mirror.open(await self._state.folded())
+    async def enter(self, until_s: float | None = None) -> None:
+        self._mirror.open(await self._state.folded(until_s=until_s))
         self._changed.update(self._mirror.values)
         self._entered = True
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the watch: a task that waits for its next view stops iterating. Raises RuntimeError in another loop."""
-        self._state.need_home()
-        self._new, self._error = False, Closed("this watch was left")
+    def _leave(self) -> None:
         self._mirror.leave()
-        self._news.tell()
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> View:
-        self._state.need_home()
-        if not self._entered:
-            raise RuntimeError("enter a watch with async with before iterating over it")
-        while not self._new:
-            if isinstance(self._error, Closed):
-                raise StopAsyncIteration
-            if self._error is not None:
-                raise copy(self._error)
-            await self._news.wait()
+    def _take(self) -> View | None:
+        if not self._new:
+            return None
         self._new = False
         changed, self._changed = frozenset(self._changed), set()
         mirror = self._mirror
-        if mirror.header is None and mirror.values:
-            raise Damaged(f"registry {self._name!r} has {len(mirror.values)} rows and no header")
         return _view(self._state, self._name, mirror.header, dict(mirror.values), self._state.lsn, changed)
 
     # -- told by the mirror ---------------------------------------------------------------------------------
 
     def _new_header(self, cell: Cell | None) -> None:
-        self._new = True
-        self._news.tell()
+        """Let the mirror take it over: `_note` follows."""
 
     def _note(self, id: str) -> None:
         if id:
             self._changed.add(id)
         self._new = True
-        self._news.tell()
-
-    def _jumped(self, before: dict[str, bytes]) -> None:
-        after = self._mirror.values
-        self._changed.update(id for id in {**before, **after} if before.get(id) != after.get(id))
-        self._new = True
-        self._news.tell()
-
-    def _end(self, error: AlpoError) -> None:
-        self._error = error
         self._news.tell()

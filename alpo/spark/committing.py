@@ -31,10 +31,10 @@ from pathlib import Path
 from typing import Protocol
 
 from alpo.addresses import parse_servers
+from alpo.client.arguments import batch
 from alpo.client.handle import Handle
 from alpo.client.log import Log
-from alpo.client.operator.settings import Settings
-from alpo.client.payloads import batch
+from alpo.client.operator.members import Settings
 from alpo.client.servers import Servers
 from alpo.errors import AlpoError, Fenced, OutOfRange
 

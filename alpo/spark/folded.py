@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from alpo.state.codec import FORMAT
 from alpo.state.loading import Uploads
-from alpo.state.machine import Machine
-from alpo.state.shapes import Outcome
+from alpo.state.machine import Machine, Outcome
 
 from .origin import DataLoss, Extent, Origin, Range, SourceError
 from .reading import rows_of

@@ -371,7 +371,7 @@ class Ledger:
             "comes again is the one that the log has: where Spark's files of the checkpoint are lost or restored, a "
             "new batch may be taken for the last one, and its rows are lost. checkpointLocation must be the checkpoint "
             "of this query, in a file system of this machine. If Spark's fs.defaultFS is another file system, give it "
-            "as file://%s (docs/spark-writing.md, Limits)", batch, why, self._root.parent,
+            "as file://%s (docs/spark.md)", batch, why, self._root.parent,
         )
 
     def manifest(self, batch: int) -> Manifest | None:

@@ -19,9 +19,10 @@ from anyio.from_thread import start_blocking_portal
 
 from alpo.client.connection import Connection, Lost
 from alpo.client.log import connect
-from alpo.client.operator.asking import Again, at_leader, probe_read, unwelcome
+from alpo.client.operator.asking import at_leader, probe_read, unwelcome
 from alpo.client.operator.status import account
 from alpo.client.pages import ColumnPages, Query
+from alpo.client.retry import Again
 from alpo.client.servers import Servers
 from alpo.core.members import Role
 from alpo.errors import AlpoError, NoSpace, OutOfRange, Overloaded, Unavailable

@@ -13,8 +13,7 @@ import pyarrow as pa
 from .reading import BATCH_BYTES, BATCH_ROWS
 
 if TYPE_CHECKING:
-    from alpo.state.machine import Machine
-    from alpo.state.shapes import Cell
+    from alpo.state.machine import Cell, Machine
 
 #: All columns, in the order of the default schema.
 ARROW = pa.schema([

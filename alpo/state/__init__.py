@@ -20,10 +20,8 @@ from .errors import (
     Unsettled,
     WrongState,
 )
-from .rows import Rows
-from .shapes import StateStatus
 from .snapshots import SnapshotInfo
-from .state import State, connect
+from .state import Rows, State, StateStatus, connect
 from .sync import SyncLock, SyncRows, SyncState, connect_sync
 from .variable import Add, Expunge, If, Keep, Put, Variable
 from .watching import Watch

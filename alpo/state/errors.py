@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from alpo.errors import AlpoError, NoSpace, Overloaded, Unavailable
-
-#: Errors that are over by themselves: a question may be asked again.
-PASSING = (Unavailable, Overloaded, NoSpace)
+from alpo.errors import AlpoError
 
 
 class Changed(AlpoError):

@@ -19,17 +19,16 @@ import anyio
 from alpo.client.arguments import seconds_text
 from alpo.client.handle import Handle
 from alpo.client.log import Log
-from alpo.client.reasons import LASTING, kind_of
+from alpo.client.reasons import LASTING, PASSING, kind_of
 from alpo.client.record import Record
+from alpo.client.retry import AGAIN_S, patiently
 from alpo.client.tasks import FORKED_WHY, Bell, Living, News
 from alpo.errors import AlpoError, Closed, NotGuaranteed, OutOfRange, ProtocolError, Unavailable
 
 from .codec import FORMAT, Guard, Op
-from .errors import PASSING, NewerFormat, WrongState
-from .loading import AGAIN_S, Shelf, first_lsn, load
-from .machine import Machine
-from .shapes import Cell, Frozen, Outcome, Result
-from .variable import time_ms_of
+from .errors import NewerFormat, WrongState
+from .loading import Cache, first_lsn, load
+from .machine import Cell, Frozen, Machine, Outcome, Result, time_ms_of
 
 T = TypeVar("T")
 ENDED = "this State was left"
@@ -82,10 +81,10 @@ class _Question:
 
 
 class Folder:
-    """The fold of ``log``; ``expect``: the id of the state that it must be (b"": any); ``shelf``: a place where to
+    """The fold of ``log``; ``expect``: the id of the state that it must be (b"": any); ``cache``: a place where to
     look for a machine first."""
 
-    def __init__(self, log: Log, timeout_s: float, expect: bytes = b"", shelf: Shelf | None = None) -> None:
+    def __init__(self, log: Log, timeout_s: float, expect: bytes = b"", cache: Cache | None = None) -> None:
         self.log = log
         self.timeout_s = timeout_s
         self.machine: Machine | None = None
@@ -93,7 +92,7 @@ class Folder:
         #: Called with every result that is not one of a command: snapshots are its business.
         self.on_result: Callable[[Result], None] = lambda result: None
         self._expect = expect
-        self._shelf = shelf
+        self._cache = cache
         self._sent: deque[Sent] = deque()
         self._news = News()
         self._watchers: list[Watcher] = []
@@ -120,7 +119,7 @@ class Folder:
     async def _run(self) -> None:
         """Load the state, and follow the log until it is closed (a task)."""
         try:
-            machine = await self.patiently(lambda: load(self.log, self._shelf))
+            machine = await self.patiently(lambda: load(self.log, self._cache))
             self._jump(machine)
             while await self._follow(machine):  # True: the log was trimmed ahead of us
                 machine = await self.patiently(lambda: load(self.log))
@@ -131,14 +130,8 @@ class Folder:
             self.fail(Closed("the log of this state was closed"))
 
     async def patiently(self, step: Callable[[], Awaitable[T]]) -> T:
-        """The result of ``step()``, tried until the cluster answers."""
-        while True:
-            try:
-                return await step()
-            except ProtocolError:
-                raise  # no other try betters it: the cluster may be another one
-            except PASSING:
-                await self.log.clock.sleep(AGAIN_S)
+        """The result of ``step()``, tried until the cluster answers; not if it may be another cluster."""
+        return await patiently(self.log.clock, step, lasting=(ProtocolError,))
 
     async def _follow(self, machine: Machine) -> bool:
         """Fold what comes. Returns False when the log is closed, True if it was trimmed ahead of us."""

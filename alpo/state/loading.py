@@ -1,4 +1,5 @@
-"""Loading of a state from a log: at the start, and again after a trim ahead of the fold.
+"""Loading of a state from a log, at the start and after a trim ahead of the fold; or from a `Cache`, a file beside
+the log that keeps the state as a process has folded it, for processes that live shortly.
 
 Laws:
 
@@ -6,42 +7,47 @@ Laws:
   raised.
 * A snapshot counts by its content alone: number of parts, chain, digest of the variables, and the LSN where it began.
 * The leader says where the log begins: a server that keeps less does not decide.
+* A cache is a copy and nothing else: missing, damaged, of another cluster or state, or older than the log, it is
+  ignored, and written anew. No failure to read or write it ever fails a program.
+* A cache is replaced as a whole, once it is on the disk, and only its owner may read it.
 """
 
 from __future__ import annotations
 
+import logging
+import os
+import struct
+import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import Protocol
+from typing import Any, BinaryIO
 
 import anyio.lowlevel
 
 from alpo.client.log import Log
+from alpo.client.retry import AGAIN_S
 from alpo.errors import OutOfRange, Refused
+from alpo.wire.framing import pack, unpack_message
 
-from .codec import Begin, End, Kind, Part, decode, format_of
-from .errors import Corrupt, Unrecoverable
-from .machine import Machine
-from .parts import Decoder, Thawing
-from .shapes import Snapshot
-from .variable import time_ms_of
+from .codec import FORMAT, Begin, End, Kind, Part, decode, format_of
+from .errors import Corrupt, Diverged, Unrecoverable
+from .machine import Frozen, Machine, Snapshot, time_ms_of
+from .parts import PART_BYTES_MAX, Decoder, Encoder, Thawing
+
+logger = logging.getLogger("alpo")
 
 #: Name of the log's cursor that keeps what a newcomer needs.
 CURSOR = "state"
-#: Pause after a read that nobody answered, or that a trim has overtaken.
-AGAIN_S = 0.1
 #: Bytes of snapshots' parts that wait in memory; more go to a temporary file.
 SPILLED_BYTES = 64 << 20
 #: Begin of a payload that is a command, in its shortest form: looked at before decoding.
 _COMMANDS = tuple(bytes([length, kind]) for kind, length in ((Kind.DO, 0x94), (Kind.MORE, 0x93)))
-
-
-class Shelf(Protocol):
-    """A place beside the log where a machine may be."""
-
-    async def take(self, cluster: bytes, first_lsn: int, last_lsn: int) -> Machine | None:
-        """The machine that was put there, if it is of this cluster and the log ``first_lsn`` … ``last_lsn`` follows on
-        it."""
+_MAGIC = b"ALPO state 1\n"
+_SIZE = struct.Struct(">I")
+#: Growth after which the file is written anew: of commands in bytes, and of the log in payloads.
+_MUCH_BYTES, _MUCH_PAYLOADS = 1 << 20, 10_000
 
 
 async def first_lsn(log: Log) -> int:
@@ -62,16 +68,17 @@ async def cursor_lsn(log: Log) -> int:
         return 0
 
 
-async def load(log: Log, shelf: Shelf | None = None) -> Machine:
-    """The machine from which the log is to be folded on. Raises `Unrecoverable`, and as `Log.read`."""
+async def load(log: Log, cache: Cache | None = None) -> Machine:
+    """The machine from which the log is to be folded on; ``cache``: a place where to look for it first. Raises
+    `Unrecoverable`, and as `Log.read`."""
     tried = 0
     while True:
         first = await first_lsn(log)
-        if shelf is not None:
-            machine = await shelf.take(bytes.fromhex(log.cluster), first, await log.end() - 1)
+        if cache is not None:
+            machine = await cache.take(bytes.fromhex(log.cluster), first, await log.end() - 1)
             if machine is not None:
                 return machine
-            shelf = None
+            cache = None
         cursor = await cursor_lsn(log)
         start = cursor if cursor > first and cursor != tried else first
         if start == 1:
@@ -226,3 +233,109 @@ async def digest_at(log: Log, lsn: int) -> int | None:
     except OutOfRange:
         return None
     return machine.digest if machine.lsn == lsn else None
+
+
+class Cache:
+    """The cache at ``path``; ``expect``: the id of the state that it must hold (b"": any)."""
+
+    def __init__(self, path: str | os.PathLike[str], expect: bytes = b"") -> None:
+        self._path = Path(path)
+        self._expect = expect
+        #: LSN and bytes of commands of the file's machine; LSN 0 if it is of no use.
+        self._had = (0, 0)
+
+    async def take(self, cluster: bytes, first_lsn: int, last_lsn: int) -> Machine | None:
+        """The machine in the file, if it is of this cluster, and the log ``first_lsn`` … ``last_lsn`` follows on it."""
+        machine = await self._read(cluster)
+        if machine is None or not first_lsn - 1 <= machine.lsn <= last_lsn:
+            return None
+        self._had = machine.lsn, machine.command_bytes
+        return machine
+
+    async def put(self, cluster: bytes, machine: Machine) -> None:
+        """Write the file, if it is of no use as it is, or the machine has folded much since. A failure is logged."""
+        if not machine.founded or machine.waits:
+            return
+        lsn, command_bytes = self._had
+        much = machine.lsn - lsn > _MUCH_PAYLOADS or machine.command_bytes - command_bytes > _MUCH_BYTES
+        if much or not lsn:
+            try:
+                await self._write(cluster, machine.freeze())
+            except (OSError, Diverged) as error:
+                logger.info("the cache %s is not written: %s", self._path, error)
+
+    async def _read(self, cluster: bytes) -> Machine | None:
+        """The file's machine; None if there is none, or it is damaged or of something else."""
+        try:
+            with self._path.open("rb") as file:
+                return await self._thawed(file, cluster)
+        except (OSError, ValueError) as error:
+            logger.info("the cache %s is not used: %s", self._path, error)
+            return None
+
+    async def _thawed(self, file: BinaryIO, cluster: bytes) -> Machine:
+        """The machine in an open file. Raises ValueError, OSError."""
+        if file.read(len(_MAGIC)) != _MAGIC:
+            raise ValueError("it is no cache of a state")
+        number, of_cluster, state_id = _fields(_frame(file))
+        if number != FORMAT or of_cluster != cluster or (self._expect or state_id) != state_id:
+            raise ValueError("it is of another cluster, state or format")
+        thawing = Thawing()
+        while part := _frame(file):
+            thawing.feed(part)
+            await anyio.lowlevel.checkpoint()
+        machine = thawing.machine(*_fields(_frame(file)))
+        if machine.state_id != state_id:
+            raise ValueError("it holds another state than it says")
+        return machine
+
+    async def _write(self, cluster: bytes, frozen: Frozen) -> None:
+        """Put a new file in the old one's place. Raises OSError."""
+        descriptor, name = tempfile.mkstemp(prefix=f".{self._path.name}.", dir=self._path.parent)  # mode 0600
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(_MAGIC)
+                _put(file, pack((FORMAT, cluster, frozen.registers[0])))
+                encoder = Encoder(frozen, PART_BYTES_MAX)
+                for part in encoder:
+                    _put(file, part)
+                    await anyio.lowlevel.checkpoint()
+                _put(file, b"")
+                _put(file, pack((encoder.parts, encoder.chain, encoder.digest)))
+                file.flush()
+                os.fsync(file.fileno())  # run without a thread: virtual time waits for none
+            self._replace_by(name)
+        except BaseException:
+            _unlink(name)
+            raise
+
+    def _replace_by(self, name: str) -> None:
+        Path(name).replace(self._path)
+
+
+def _unlink(name: str) -> None:
+    with suppress(OSError):
+        Path(name).unlink()
+
+
+def _put(file: BinaryIO, data: bytes) -> None:
+    """Write a frame: its size, then its bytes."""
+    file.write(_SIZE.pack(len(data)) + data)
+
+
+def _frame(file: BinaryIO) -> bytes:
+    """The next frame. Raises ValueError if it is cut off or too large, OSError."""
+    head = file.read(_SIZE.size)
+    size = _SIZE.unpack(head)[0] if len(head) == _SIZE.size else PART_BYTES_MAX + 1
+    data = file.read(size) if size <= PART_BYTES_MAX else b""
+    if len(data) != size:
+        raise ValueError("it is cut off, or damaged")
+    return data
+
+
+def _fields(frame: bytes) -> tuple[Any, Any, Any]:
+    """Three fields of a frame. Raises ValueError."""
+    fields = unpack_message(frame)
+    if len(fields) != 3:
+        raise ValueError("it is damaged")
+    return fields[0], fields[1], fields[2]

@@ -20,8 +20,7 @@ from alpo.wire.framing import pack, unpack_list
 
 from .codec import ID_BYTES, INLINE_BYTES_MAX, INT_MAX, ROOM_BYTES, valid_name
 from .errors import Busy, Diverged
-from .machine import Machine
-from .shapes import Cell, Frozen, chained, digest_bytes, sealed
+from .machine import Cell, Frozen, Machine, chained, digest_bytes, sealed
 
 #: Largest part.
 PART_BYTES_MAX = 2 * INLINE_BYTES_MAX

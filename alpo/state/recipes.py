@@ -23,14 +23,13 @@ import anyio
 
 from alpo.client.arguments import need_seconds
 from alpo.client.reading import unless
-from alpo.client.reasons import LASTING
+from alpo.client.reasons import LASTING, PASSING
+from alpo.client.retry import patiently
 from alpo.errors import AlpoError, Closed, NotGuaranteed, Unavailable
 
-from .command import Command
-from .errors import PASSING, Changed, LockLost
-from .loading import AGAIN_S
-from .machine import Machine
-from .shapes import Cell
+from .errors import Changed, LockLost
+from .machine import Cell, Machine
+from .outcomes import Command
 from .state import State
 from .variable import Expunge, If, Keep, Put, Value, Variable, lease_ms, need_name, value_bytes
 from .watching import Watch
@@ -174,18 +173,17 @@ class Lock:
         unless there is time to try again."""
         if self._token:
             raise RuntimeError(f"the lock {self._name!r} is held already")
-        while True:
-            try:
-                if await self._try(give_up_s):
-                    return True
+
+        async def taken() -> bool:
+            while not await self._try(give_up_s):
                 if once or not await self._wait_for_chance(give_up_s):
                     return False
-            except LASTING:
-                raise
-            except _MAY_PASS:
-                if once or self._log.clock.now_s() >= give_up_s:
-                    raise
-                await self._log.clock.sleep(min(AGAIN_S, give_up_s - self._log.clock.now_s()))
+            return True
+
+        def left_s() -> float:
+            return 0.0 if once else give_up_s - self._log.clock.now_s()
+
+        return await patiently(self._log.clock, taken, left_s, _MAY_PASS, LASTING)
 
     def _left_s(self, give_up_s: float) -> float | None:
         """The seconds until then, for one question; None: as long as the state gives it."""

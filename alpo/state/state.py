@@ -6,6 +6,7 @@ Laws:
   the log makes it land once, and its outcome is what the fold says at that LSN.
 * A fetch sees every write that was acknowledged to anybody before it began.
 * `Changed` and every other error but `NotGuaranteed` and `Unsettled` mean that nothing was written.
+* A row belongs to another variable, and can be written only by whoever holds that.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from datetime import datetime
 from functools import partial
 from os import PathLike
 from types import TracebackType
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, NamedTuple, Self, cast
 
 import anyio
 
@@ -29,19 +30,13 @@ from alpo.errors import AlpoError, Closed, NotGuaranteed, TooLarge, Unavailable
 from alpo.tls import Tls
 
 from . import codec
-from .cache import Cache
 from .codec import INT_MAX, OPS_MAX, ROW_MARK, Guard, Limits, Op
-from .command import Command
-from .errors import Changed, NotFounded
-from .folder import ENDED, Folder, Sent, Watcher
-from .keeper import Keeper
-from .loading import CURSOR
-from .machine import Machine
-from .rows import Rows
-from .settling import Settling
-from .shapes import Outcome, Result, StateStatus
-from .snapshots import SnapshotInfo
-from .updating import Update
+from .errors import Changed, Diverged, NotFounded, WrongState
+from .folder import ENDED, Folder, Watcher
+from .loading import CURSOR, Cache
+from .machine import Machine, Outcome, Result, time_of
+from .outcomes import Command, Settling, need_fences, refuse_at_once, refuse_unfounded
+from .snapshots import Keeper, SnapshotInfo
 from .variable import (
     UNSET,
     Add,
@@ -56,15 +51,33 @@ from .variable import (
     need,
     need_name,
     need_variable,
-    time_of,
     value_of,
     variable_of,
 )
-from .verdicts import judged, need_fences, refuse_at_once, refuse_unfounded
 from .watching import Watch
 
 #: Longest wait of a state that is left for what its locks still have to give back.
 LAST_S = 2.0
+
+
+class StateStatus(NamedTuple):
+    """A state as this process has folded it, at ``lsn``.
+
+    ``state``: its id, hex, "" before it is founded. ``bytes``: of names and values. ``invalid``: payloads that look
+    like the state's and are none. ``foreign_lsn``: the last payload of others. ``snapshot`` and ``previous``: (first,
+    last) LSN of the last two accepted, None without. ``bytes_since``: bytes of commands since the last one began.
+    """
+
+    state: str
+    lsn: int
+    time: datetime
+    variables: int
+    bytes: int
+    invalid: int
+    foreign_lsn: int
+    snapshot: tuple[int, int] | None
+    previous: tuple[int, int] | None
+    bytes_since: int
 
 
 class State:
@@ -99,7 +112,7 @@ class State:
         self._owns_log = False
         self._entered = self._left = False
         self._founding = anyio.Lock()
-        self._unsettled = Settling(self._folder)
+        self._settling = Settling(self._folder)
         #: Tasks that leaving waits for, `LAST_S` at most; told when one ends.
         self._last = 0
         self._last_done = News()
@@ -143,8 +156,9 @@ class State:
         finally:
             folder.fail(Closed(ENDED))
             await folder.tasks.end()
-        if self._cache is not None and first:
-            await self._cache.put(folder)
+        machine, sound = folder.machine, not isinstance(folder.failure, Diverged | WrongState)
+        if self._cache is not None and machine is not None and first and sound:
+            await self._cache.put(bytes.fromhex(self._log.cluster), machine)
 
     def __repr__(self) -> str:
         return f"<State as of LSN {self.lsn}, in {self._log!r}>"
@@ -216,20 +230,20 @@ class State:
         """
         need_variable(variable)
         put = Put(variable.name, value_of(variable), lease_s=variable.lease_s)
-        return await self._put([If(variable.name, version=variable.version)], put)
+        return await self._put(put, If(variable.name, version=variable.version))
 
     async def put(
         self, name: str, value: Value | None = UNSET, *, json: object = UNSET, lease_s: float | None = None
     ) -> Variable:
         """Write a variable, whatever is there; the value None takes it away. Raises as `commit`."""
         if value is None and json is UNSET:
-            return await self._expunge([], name)
-        return await self._put([], Put(name, cast(Value, value), json=json, lease_s=lease_s))
+            return await self._expunge(name)
+        return await self._put(Put(name, cast(Value, value), json=json, lease_s=lease_s))
 
     async def expunge(self, variable: Variable) -> Variable:
         """Take away a variable that was fetched, if it is still as it was. Raises `Changed`, and as `commit`."""
         need_variable(variable)
-        return await self._expunge([If(variable.name, version=variable.version)], variable.name)
+        return await self._expunge(variable.name, If(variable.name, version=variable.version))
 
     async def update(self, name: str, function: Callable[[Variable], Any]) -> Variable:
         """Fetch, call ``function`` with the variable, and store what it returns; again until nobody came between.
@@ -281,7 +295,7 @@ class State:
         """Wait until every write that was told as `NotGuaranteed` has an outcome; returns those that came since the
         last call: serial -> LSN, or the error that it ended with. Raises `Unavailable` at the deadline: what is
         known by then stays for the next call."""
-        return await self._unsettled.settle()
+        return await self._settling.settle()
 
     def rows(self, owner: str, fence: int | None = None) -> Rows:
         """The rows of the variable ``owner``, see `Rows`; to write them takes its ``fence``."""
@@ -306,7 +320,22 @@ class State:
         ``timeout_s``: seconds until the result has to be there (None: the state's). Raises as `commit`, if nothing was
         sent.
         """
-        return Command(await self._send(guards, ops, timeout_s), self._told, self._unsettled.outcome_of)
+        until_s = self._folder.until_s(timeout_s)
+        if len(guards) > OPS_MAX or len(ops) > OPS_MAX:
+            raise TooLarge(f"a command of {max(len(guards), len(ops))} conditions or operations: {OPS_MAX} is the most")
+        need_fences(guards, ops)
+        if self._folder.machine is not None:
+            refuse_at_once(self._folder.machine, guards)
+        await self._need_founded(guards, until_s)
+        payloads = codec.command(guards, ops, self._payload_bytes_max)
+        room = False
+        with self._log.clock.move_on_after(self._left_s(until_s)):
+            await self._log.wait_room()
+            room = True
+        if not room:
+            raise Unavailable("there was no room in the local queue in time: nothing was written")
+        sent = self._folder.enter(payloads, guards, ops, timeout_s=self._left_s(until_s))
+        return Command(sent, self._settling)
 
     async def folded(
         self, *, local: bool = False, at_least: int | None = None, until_s: float | None = None
@@ -362,50 +391,22 @@ class State:
 
     # -- inside ---------------------------------------------------------------------------------------------
 
-    async def _put(self, guards: list[If], put: Put, timeout_s: float | None = None) -> Variable:
+    async def _put(self, put: Put, *guards: If) -> Variable:
         op = put.plain()
-        result = await self._do([guard.plain() for guard in guards], [op], timeout_s)
+        result = await self._do([guard.plain() for guard in guards], [op])
         return variable_of(op[1], result.cell)
 
-    async def _expunge(self, guards: list[If], name: str, timeout_s: float | None = None) -> Variable:
-        await self._do([guard.plain() for guard in guards], [Expunge(name).plain()], timeout_s)
+    async def _expunge(self, name: str, *guards: If) -> Variable:
+        await self._do([guard.plain() for guard in guards], [Expunge(name).plain()])
         return Variable(name)
 
-    async def _do(self, guards: Sequence[Guard], ops: Sequence[Op], timeout_s: float | None = None) -> Result:
+    async def _do(self, guards: Sequence[Guard], ops: Sequence[Op]) -> Result:
         """Append a command, and return what the fold says of it."""
-        return await self._told(await self._send(guards, ops, timeout_s))
-
-    async def _send(self, guards: Sequence[Guard], ops: Sequence[Op], timeout_s: float | None = None) -> Sent:
-        """Append a command; ``timeout_s``: until the fold has told its effect (None: the state's)."""
-        until_s = self._folder.until_s(timeout_s)
-        if len(guards) > OPS_MAX or len(ops) > OPS_MAX:
-            raise TooLarge(f"a command of {max(len(guards), len(ops))} conditions or operations: {OPS_MAX} is the most")
-        need_fences(guards, ops)
-        if self._folder.machine is not None:
-            refuse_at_once(self._folder.machine, guards)
-        await self._need_founded(guards, until_s)
-        payloads = codec.command(guards, ops, self._payload_bytes_max)
-        room = False
-        with self._log.clock.move_on_after(self._left_s(until_s)):
-            await self._log.wait_room()
-            room = True
-        if not room:
-            raise Unavailable("there was no room in the local queue in time: nothing was written")
-        return self._folder.enter(payloads, guards, ops, timeout_s=self._left_s(until_s))
+        return await (await self.command(guards, ops)).result()
 
     def _left_s(self, until_s: float) -> float:
         """The seconds until then, on the log's clock; not 0, which is no timeout."""
         return max(0.001, until_s - self._log.clock.now_s())
-
-    async def _told(self, sent: Sent) -> Result:
-        """Wait for what the fold says of a command that was sent."""
-        try:
-            await self._folder.result_of(sent)
-        except BaseException as error:
-            if isinstance(error, NotGuaranteed) or not isinstance(error, Exception):  # or cancelled
-                self._unsettled.note(sent)
-            raise
-        return judged(sent, self._folder.machine, sent.last_lsn)
 
     async def _need_founded(self, guards: Sequence[Guard], until_s: float) -> None:
         """Found the state, unless the log holds one already. Raises `NotFounded` if this program must not, `Changed` if
@@ -457,3 +458,95 @@ def connect(
     state = State(log, create=create, expect=expect, timeout_s=timeout_s, snapshots=snapshots, cache=cache)
     state._owns_log = True
     return state
+
+
+class Rows:
+    """The rows of the variable ``owner``. ``fence``: `Variable.created` of the owner, a lock's token, say: every write
+    is refused, with `Changed`, once the owner is gone or was made anew. Without a fence rows can only be read.
+
+    A row's name is any name of a variable. Its `Variable` carries the whole name: owner, NUL, row.
+    """
+
+    def __init__(self, state: State, owner: str, fence: int | None) -> None:
+        self._state = state
+        self._owner = _simple(owner)
+        self._fence = fence
+
+    def __repr__(self) -> str:
+        return f"<Rows of {self._owner!r}{'' if self._fence is None else f', fence {self._fence}'}>"
+
+    def name(self, row: str) -> str:
+        """The whole name of a row, for `State.commit`. Raises TypeError, ValueError."""
+        return need_name(f"{self._owner}{ROW_MARK}{_simple(row)}")
+
+    async def fetch(self, row: str, *, local: bool = False, at_least: int | None = None) -> Variable:
+        """The row, as `State.fetch` gives a variable."""
+        return await self._state.fetch(self.name(row), local=local, at_least=at_least)
+
+    async def names(self, *, local: bool = False) -> list[str]:
+        """The names of all rows, sorted, without the owner's. Raises as `State.fetch`."""
+        machine = await self._state.folded(local=local)
+        begin = self._owner + ROW_MARK
+        return sorted(name[len(begin) :] for name in machine.cells if name.startswith(begin))
+
+    async def put(
+        self, row: str, value: Value | None = UNSET, *, json: object = UNSET, lease_s: float | None = None
+    ) -> int:
+        """Write a row, whatever is there; None takes it away. Returns the LSN. Raises as `State.commit`."""
+        name = self.name(row)
+        if value is None and json is UNSET:
+            return await self._commit(Expunge(name))
+        return await self._commit(Put(name, cast(Value, value), json=json, lease_s=lease_s))
+
+    async def _commit(self, operation: Operation) -> int:
+        if self._fence is None:
+            raise ValueError(f"rows of {self._owner!r} are written with a fence: State.rows(owner, fence=…)")
+        return await self._state.commit([If(self._owner, created=self._fence)], [operation])
+
+
+def _simple(name: str) -> str:
+    """``name``, once checked: no row's. Raises TypeError, ValueError."""
+    if ROW_MARK in need_name(name):
+        raise ValueError(f"{name!r} is the name of a row")
+    return name
+
+
+class Update:
+    """An update of the variable ``name``: `fetch` it, `store` what it is to be, and again after `Changed`.
+
+    Each try has the state's timeout, without what goes by between the two.
+    """
+
+    def __init__(self, state: State, name: str) -> None:
+        self._state = state
+        self._name = need_name(name)
+        self._variable = Variable(name)
+        self._left_s = 0.0
+        #: True after the first try: its refusal was folded here.
+        self._again = False
+
+    async def fetch(self) -> Variable:
+        """The variable: as of now; in later tries as of the refusal of the one before, at least. Raises as
+        `State.fetch`."""
+        clock = self._state.log.clock
+        until_s = clock.now_s() + self._state.timeout_s
+        machine = await self._state.folded(local=self._again, until_s=until_s)
+        self._again = True
+        self._variable = variable_of(self._name, machine.cells.get(self._name))
+        self._left_s = until_s - clock.now_s()
+        return self._variable
+
+    async def store(self, wanted: Any) -> Variable:
+        """Write bytes, text, what JSON can hold, or None to take the variable away. Raises `Changed`, and as
+        `State.commit`."""
+        variable = self._variable
+        op = Expunge(self._name).plain()
+        if wanted is not None:
+            plain = isinstance(wanted, bytes | bytearray | memoryview | str)
+            changed = variable.mutate(wanted) if plain else variable.mutate(json=wanted)
+            op = Put(self._name, value_of(changed), lease_s=changed.lease_s).plain()
+        elif not variable.version:
+            return variable
+        guard = If(self._name, version=variable.version)
+        result = await (await self._state.command([guard.plain()], [op], self._left_s)).result()
+        return variable_of(self._name, result.cell) if wanted is not None else Variable(self._name)

@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import partial, wraps
 from os import PathLike
 from types import TracebackType
-from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar
 
 from alpo.client.sync import SyncLog
 from alpo.client.sync import connect_sync as connect_log
@@ -21,28 +21,38 @@ from alpo.tls import Tls
 
 from .errors import Changed, LockLost
 from .recipes import Lock
-from .rows import Rows
-from .state import State
-from .updating import Update
-from .variable import UNSET, Value, Variable
+from .state import Rows, State, Update
+from .variable import Value, Variable
 from .watching import Watch
 
 P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 
 
+class Twin(Generic[S]):
+    """The blocking twin of an object that lives in the loop of ``log``: `_blocking` makes its methods."""
+
+    def __init__(self, log: SyncLog, it: S) -> None:
+        self._log = log
+        self._it = it
+
+    def __repr__(self) -> str:
+        return f"<Sync{repr(self._it)[1:]}"
+
+
 def _blocking(
-    call: Callable[Concatenate[State, P], Coroutine[Any, Any, T]]
-) -> Callable[Concatenate[SyncState, P], T]:
-    """A method that runs the method ``call`` of `State` in the loop and returns its result."""
+    call: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]
+) -> Callable[Concatenate[Twin[S], P], T]:
+    """The blocking twin of the method ``call``: it runs that in the loop, and returns its result."""
     @wraps(call)
-    def blocking(self: SyncState, /, *given: P.args, **named: P.kwargs) -> T:
-        return self._run(partial(call, self._state, *given, **named))
+    def blocking(self: Twin[S], /, *given: P.args, **named: P.kwargs) -> T:
+        return self._log.run(partial(call, self._it, *given, **named))
 
     return blocking
 
 
-class SyncState:
+class SyncState(Twin[State]):
     """The state in ``log``, blocking; may be used from several threads. Arguments, results and errors are those of
     `State`.
 
@@ -54,25 +64,24 @@ class SyncState:
         self, log: SyncLog, *, create: bool = True, expect: str | None = None, timeout_s: float | None = None,
         snapshots: Literal["auto", "off"] = "auto", cache: str | PathLike[str] | None = None,
     ) -> None:
-        self._log = log
-        self._state = State(
+        super().__init__(log, State(
             log.log, create=create, expect=expect, timeout_s=timeout_s, snapshots=snapshots, cache=cache
-        )
+        ))
         self._owns_log = False
 
     def __repr__(self) -> str:
-        return f"<SyncState as of LSN {self._state.lsn}, in {self._log!r}>"
+        return f"<SyncState as of LSN {self._it.lsn}, in {self._log!r}>"
 
     def __enter__(self) -> Self:
-        self._run(self._state.__aenter__)
+        self._log.run(self._it.__aenter__)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if not self._state.close_at_once() and not self._log.closed:
-                self._log.run(self._state.close)
+            if not self._it.close_at_once() and not self._log.closed:
+                self._log.run(self._it.close)
         finally:
             if self._owns_log:
                 self._log.__exit__(kind, error, trace)
@@ -82,10 +91,6 @@ class SyncState:
         `connect_sync` made this state."""
         self.__exit__(None, None, None)
 
-    def _run(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run ``function()`` in the loop; returns what it returns."""
-        return self._log.run(function)
-
     @property
     def log(self) -> SyncLog:
         """The log that holds this state."""
@@ -94,12 +99,12 @@ class SyncState:
     @property
     def lsn(self) -> int:
         """The LSN up to which this process has folded the log; 0 before it has begun."""
-        return self._state.lsn
+        return self._it.lsn
 
     @property
     def time(self) -> datetime:
         """The time of the entry at `lsn`, on the log's clock."""
-        return self._state.time
+        return self._it.time
 
     fetch = _blocking(State.fetch)
     names = _blocking(State.names)
@@ -116,33 +121,33 @@ class SyncState:
     def update(self, name: str, function: Callable[[Variable], Any]) -> Variable:
         """Fetch, call ``function`` with the variable, in the caller's thread, and store what it returns: see
         `State.update`."""
-        update = Update(self._state, name)
+        update = Update(self._it, name)
         while True:
-            wanted = function(self._run(update.fetch))
+            wanted = function(self._log.run(update.fetch))
             try:
-                return self._run(partial(update.store, wanted))
+                return self._log.run(partial(update.store, wanted))
             except Changed:
                 continue
 
     def watch(self, prefix: str = "", *, every: bool = False) -> Generator[Variable, None, None]:
         """Iterate over the variables that begin with ``prefix`` as they are now, and then whenever they change: see
         `Watch`. It ends when the state is closed."""
-        watch: Watch = self._state.watch(prefix, every=every)
-        self._run(watch.__aenter__)
+        watch: Watch = self._it.watch(prefix, every=every)
+        self._log.run(watch.__aenter__)
         try:
-            while (change := self._run(partial(_next, watch))) is not None:
+            while (change := self._log.run(partial(_next, watch))) is not None:
                 yield change
         finally:
             if not self._log.closed:
-                self._run(partial(watch.__aexit__, None, None, None))
+                self._log.run(partial(watch.__aexit__, None, None, None))
 
     def rows(self, owner: str, fence: int | None = None) -> SyncRows:
         """The rows of the variable ``owner``; to write them takes its ``fence``."""
-        return SyncRows(self, self._state.rows(owner, fence))
+        return SyncRows(self, self._it.rows(owner, fence))
 
     def lock(self, name: str, ttl_s: float = 10.0, value: Value = b"") -> SyncLock:
         """The lock ``name``, for a ``with``: see `alpo.state.recipes.Lock`."""
-        return SyncLock(self, Lock(self._state, name, ttl_s, value))
+        return SyncLock(self, Lock(self._it, name, ttl_s, value))
 
 
 async def _next(watch: Watch) -> Variable | None:
@@ -152,42 +157,24 @@ async def _next(watch: Watch) -> Variable | None:
         return None
 
 
-class SyncRows:
+class SyncRows(Twin[Rows]):
     """The rows of one variable, blocking: see `Rows`."""
 
     def __init__(self, state: SyncState, rows: Rows) -> None:
-        self._state = state
-        self._rows = rows
+        super().__init__(state.log, rows)
         self.name = rows.name
 
-    def __repr__(self) -> str:
-        return f"<Sync{repr(self._rows)[1:]}"
-
-    def fetch(self, row: str, *, local: bool = False, at_least: int | None = None) -> Variable:
-        """The row, as `SyncState.fetch` gives a variable."""
-        return self._state._run(partial(self._rows.fetch, row, local=local, at_least=at_least))
-
-    def names(self, *, local: bool = False) -> list[str]:
-        """The names of all rows, sorted, without the owner's."""
-        return self._state._run(partial(self._rows.names, local=local))
-
-    def put(
-        self, row: str, value: Value | None = UNSET, *, json: object = UNSET, lease_s: float | None = None
-    ) -> int:
-        """Write a row, whatever is there: see `Rows.put`."""
-        return self._state._run(partial(self._rows.put, row, value, json=json, lease_s=lease_s))
+    fetch = _blocking(Rows.fetch)
+    names = _blocking(Rows.names)
+    put = _blocking(Rows.put)
 
 
-class SyncLock:
+class SyncLock(Twin[Lock]):
     """A lock that one process holds at a time, for a ``with``: see `Lock`. If it is lost, `LockLost` is raised at the
     end of the ``with``; `require` tells it earlier."""
 
     def __init__(self, state: SyncState, lock: Lock) -> None:
-        self._state = state
-        self._lock = lock
-
-    def __repr__(self) -> str:
-        return f"<Sync{repr(self._lock)[1:]}"
+        super().__init__(state.log, lock)
 
     def __enter__(self) -> Self:
         self.acquire()
@@ -199,46 +186,38 @@ class SyncLock:
         lost = not self.held
         self.release()
         if lost and error is None:
-            raise LockLost(f"the lock {self._lock.name!r} was lost")
+            raise LockLost(f"the lock {self.name!r} was lost")
 
     @property
     def name(self) -> str:
         """The name of the lock, and of its variable."""
-        return self._lock.name
+        return self._it.name
 
     @property
     def token(self) -> int:
         """The LSN at which this process got the lock: a fence. Raises `LockLost` if it has none."""
-        return self._lock.token
+        return self._it.token
 
     @property
     def held(self) -> bool:
         """True while this process has the lock, as far as it can tell without asking."""
-        return self._state._run(self._held)
+        return self._log.run(self._held)
 
     async def _held(self) -> bool:
-        return self._lock.held
+        return self._it.held
 
     def require(self) -> None:
         """Raise `LockLost` unless the lock is `held`."""
         if not self.held:
-            raise LockLost(f"the lock {self._lock.name!r} was lost")
+            raise LockLost(f"the lock {self.name!r} was lost")
 
-    def holder(self) -> Variable:
-        """The lock's variable: its value is the holder's; None if nobody has it."""
-        return self._state._run(self._lock.holder)
-
-    def acquire(self, timeout_s: float | None = None) -> None:
-        """Wait for the lock, and take it: see `Lock.acquire`."""
-        self._state._run(partial(self._lock.acquire, timeout_s))
-
-    def try_acquire(self) -> bool:
-        """Take the lock if nobody has it; returns True if so."""
-        return self._state._run(self._lock.try_acquire)
+    holder = _blocking(Lock.holder)
+    acquire = _blocking(Lock.acquire)
+    try_acquire = _blocking(Lock.try_acquire)
 
     def release(self) -> bool:
         """Give the lock back, if it is still ours: see `Lock.release`."""
-        return not self._state.log.closed and self._state._run(self._lock.release)
+        return not self._log.closed and self._log.run(self._it.release)
 
 
 def connect_sync(

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json as _json
 import math
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
-from alpo.client.payloads import json_payload
-from alpo.client.record import EPOCH
+from alpo.client.arguments import json_payload
 from alpo.errors import TooLarge
 
 from .codec import ID_BYTES, INT_MAX, INT_MIN, NAME_BYTES_MAX, By, Do, Guard, Op, valid_name
-from .shapes import Cell
+from .machine import Cell, time_of
 
 #: Largest value of one variable, in bytes.
 VALUE_BYTES_MAX = 7 << 20
@@ -66,16 +65,6 @@ def variable_of(name: str, cell: Cell | None) -> Variable:
         return Variable(name)
     lease_s = cell.lease_ms / 1000 if cell.lease_ms else None
     return Variable(name, cell.value, cell.version, cell.created, time_of(cell.time_ms), lease_s)
-
-
-def time_of(time_ms: int) -> datetime:
-    """The time of an entry, UTC."""
-    return EPOCH + timedelta(milliseconds=time_ms)
-
-
-def time_ms_of(time: datetime) -> int:
-    """Milliseconds since 1970, exactly."""
-    return (time - EPOCH) // timedelta(milliseconds=1)
 
 
 def need_name(name: object) -> str:

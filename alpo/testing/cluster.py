@@ -19,7 +19,7 @@ from alpo_sim.checks import Broken
 from alpo_sim.options import SECOND
 from alpo_sim.world import LEADER_WITHIN_TIMEOUTS, demand_settled
 
-from .client_end import Network
+from .connections import Network
 from .engine import Engine
 from .ledger import Ledger, WatchedLog
 from .logs import SimulatedLog, SimulatedSyncLog, Turns

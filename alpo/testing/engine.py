@@ -18,8 +18,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from types import TracebackType
 from typing import Any, TypeVar, TypeVarTuple
 
 from alpo_sim.checks import Broken
@@ -121,7 +119,7 @@ class Engine:
             self._thread.join()
 
     def _cancel_all(self) -> None:
-        for task in asyncio.all_tasks(self._loop):  # `_tasks` lacks the tasks of logs without a `with`
+        for task in asyncio.all_tasks(self._loop):  # `_tasks` lacks those that logs start
             task.cancel()
         self._stop_when_done()
 
@@ -315,58 +313,3 @@ class EnginePortal:
 
     def close(self) -> None:
         """Do nothing: other logs are in the same loop."""
-
-
-class Stay(AbstractContextManager[T]):
-    """An async context manager, entered and left by one task in the loop."""
-
-    def __init__(self, engine: Engine, context: AbstractAsyncContextManager[T]) -> None:
-        self._engine = engine
-        self._context = context
-        self._leave = asyncio.Event()
-        self._error: tuple[type[BaseException] | None, BaseException | None, TracebackType | None] = (None,) * 3
-        self.entered: EngineFuture[T] = EngineFuture(engine)
-
-    def enter_soon(self) -> EngineFuture[T]:
-        """Start to enter; returns the future of what that gives."""
-        self._left = self._engine.spawn(self._live)
-        return self.entered
-
-    def leave_soon(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> EngineFuture[bool | None]:
-        """Start to leave, with the body's error; returns the future of the end."""
-        self._error = (kind, error, trace)
-        self._engine.call(self._leave.set)
-        return self._left
-
-    def give_up(self) -> None:
-        """Cancel the task, wherever it is."""
-        self._left.undo()
-
-    def __enter__(self) -> T:
-        try:
-            return self.enter_soon().result()
-        except BaseException:
-            if not self.entered.done():
-                self.give_up()
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return self.leave_soon(kind, error, trace).result()
-
-    async def _live(self) -> bool | None:
-        try:
-            value = await self._context.__aenter__()
-        except BaseException as error:
-            self.entered.set_exception(error)
-            raise
-        self.entered.set_result(value)
-        try:
-            await self._leave.wait()
-        except BaseException as error:  # the cluster was closed meanwhile: nothing is waited for
-            await self._context.__aexit__(type(error), error, error.__traceback__)
-            raise
-        return await self._context.__aexit__(*self._error)

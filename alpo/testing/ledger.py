@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from alpo.client.appender import Appender
-from alpo.client.arguments import After, Place
+from alpo.client.arguments import After, Item, Parcel, Payload, Place
 from alpo.client.handle import Handle
 from alpo.client.log import Log
 from alpo.client.operator.sessions import ByHand
-from alpo.client.payloads import Item, Parcel, Payload
 from alpo.client.servers import Servers
 from alpo.core.entries import Entry, Kind, parts
 from alpo.errors import NotGuaranteed

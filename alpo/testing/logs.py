@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 import anyio
 import anyio.lowlevel
 
-from alpo.client.clock import Clock
+from alpo.client.blocking import Portal, SeenFuture
 from alpo.client.handle import Handle, L_co
 from alpo.client.log import Log
-from alpo.client.operating import servers_of
-from alpo.client.portal import Portal, SeenFuture
+from alpo.client.operator.asking import servers_of
 from alpo.client.reading import Batches, polled
 from alpo.client.record import Record
+from alpo.client.retry import Clock
 from alpo.client.sync import SyncLog
 from alpo.errors import AlpoError
 from alpo_sim.options import SECOND
 
-from .engine import Engine, EngineFuture, EnginePortal, Stay
+from .engine import Engine, EngineFuture, EnginePortal
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -244,24 +244,16 @@ class SimulatedLog(Log):
         self._engine = engine
         self._turns = turns
         self.clock = SimulatedClock(self)
-        self._stay: Stay[Log] | None = None
 
     async def __aenter__(self) -> Self:
-        self._stay = Stay(self._engine, self._log)
-        try:
-            await self._turns.result(self._stay.enter_soon())
-        except BaseException:
-            self._stay.give_up()
-            raise
+        await self._run(self._log.__aenter__)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._stay is not None
-        left = self._stay.leave_soon(kind, error, trace)
         with anyio.CancelScope(shield=error is not None):
-            await self._turns.result(left)
+            await self._run(partial(self._log.__aexit__, kind, error, trace))
 
     def _at_once(self, function: Callable[[], T]) -> T:
         """Call ``function()`` in the engine's loop; returns its result. No virtual time goes by."""

@@ -9,7 +9,7 @@ from json import dumps
 from typing import Any
 
 from alpo.registry import Registry, View
-from alpo.registry.header import Header
+from alpo.registry.rows import Header
 from alpo.state import Changed, If, Put, State
 
 from .exits import Failed

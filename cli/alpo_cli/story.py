@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from alpo.client.operator.events import ServerEvent
+from alpo.client.operator.status import ServerEvent
 
 #: Longest gap between steps of one election; servers that find no majority repeat themselves once a minute.
 GAP_MS = 90_000

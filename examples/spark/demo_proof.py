@@ -40,7 +40,7 @@ class Proof(NamedTuple):
 
 
 def batch_of(record: Record) -> int:
-    """The micro-batch that wrote the record (docs/spark-writing.md)."""
+    """The micro-batch that wrote the record (docs/spark.md)."""
     return record.serial >> BATCH_BITS
 
 

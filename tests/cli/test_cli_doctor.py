@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import alpo
-from alpo.client.operator.events import Events, ServerEvent
+from alpo.client.operator.status import Events, ServerEvent
 from alpo.health import MENDED_TOLD_MS, Finding, Verdict, examine
 from alpo.standing import growth
 from alpo_cli.app import app

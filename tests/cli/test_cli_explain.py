@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from alpo.client.operator.events import Events, ServerEvent, Silent
+from alpo.client.operator.status import Events, ServerEvent, Silent
 from alpo_cli.app import app
 from alpo_cli.commands import explain
 from alpo_cli.story import chapters, gap, handed_over, phrase, reigns, servers

@@ -18,8 +18,8 @@ from alpo_command import Alpo, until
 from typer.testing import CliRunner
 
 from alpo.state import codec
-from alpo.state.command import Command
 from alpo.state.folder import Folder, Sent
+from alpo.state.outcomes import Command
 from alpo.state.recipes import Lock
 from alpo_cli.app import app
 from alpo_cli.local_cluster import LocalCluster

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from alpo.client.operator.events import ServerEvent
+from alpo.client.operator.status import ServerEvent
 from alpo.health import Verdict
 from alpo.standing import sound, span
 from alpo_cli.watch.asking import _Server, watching

@@ -10,9 +10,8 @@ from anyio.from_thread import start_blocking_portal
 from fake_cluster import CUT, SWALLOW, TAKE, TAKE_CUT, TAKE_MUTE, FakeServer, fake_cluster, until
 
 import alpo
-from alpo.client.arguments import After
+from alpo.client.arguments import After, single
 from alpo.client.handle import Handle
-from alpo.client.payloads import single
 from alpo.client.session import Session
 from alpo.core.requests import Appended, Code
 from alpo.wire.requests import VERSION, Append, AppendAfter, AppendRefused, ServerHello

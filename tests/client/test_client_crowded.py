@@ -17,7 +17,6 @@ from fake_cluster import FakeCluster, fake_cluster, until
 import alpo
 from alpo.client import servers as servers_module
 from alpo.client.connection import Connection, Lost
-from alpo.client.operator import events as events_module
 from alpo.client.operator import status as status_module
 from alpo.client.servers import BUSY_TIMES, IDLE_MAX, PAUSE_BUSY_MAX_S, PAUSE_ELECTION_S, RESTING_MAX, Servers
 from alpo.dialling import Way
@@ -211,7 +210,7 @@ async def test_what_is_cancelled_holds_no_connection(monkeypatch: pytest.MonkeyP
             await anyio.sleep_forever()
 
         monkeypatch.setattr(status_module, "account", never)
-        monkeypatch.setattr(events_module, "_read", never)
+        monkeypatch.setattr(status_module, "_read_events", never)
         for call in (log.status, log.events):
             async with anyio.create_task_group() as tasks:
                 waits = anyio.Event()

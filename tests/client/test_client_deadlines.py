@@ -24,7 +24,7 @@ from alpo.registry import Admit, Registry
 from alpo.registry.view import View, ViewWatch
 from alpo.state import State, SyncState
 from alpo.state.recipes import Election, Lock
-from alpo.state.rows import Rows
+from alpo.state.state import Rows
 from alpo.state.sync import SyncLock, SyncRows
 from alpo.state.variable import Add, Variable
 from alpo.state.watching import Watch

@@ -10,7 +10,7 @@ import pytest
 from fake_cluster import FakeCluster, fake_cluster
 
 import alpo
-from alpo.client.operator import events as events_module
+from alpo.client.operator import status
 
 pytestmark = pytest.mark.anyio
 
@@ -36,14 +36,14 @@ async def test_all_servers_events_in_time_order() -> None:
 
 
 async def test_as_many_pages_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events_module, "PAGE", 3)
+    monkeypatch.setattr(status, "PAGE", 3)
     async with fake_cluster() as c, alpo.connect(c.addresses) as log:
         happened(c, 1, *((at, str(at)) for at in range(-10, 0)))
         assert [int(e.name) for e in (await log.events()).events] == list(range(-10, 0))
 
 
 async def test_since(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events_module, "PAGE", 2)
+    monkeypatch.setattr(status, "PAGE", 2)
     async with fake_cluster() as c, alpo.connect(c.addresses) as log:
         happened(c, 1, *((1000 * at, str(at)) for at in range(-10, 0)))
         since = datetime.fromtimestamp(NOW_MS / 1000, UTC) - timedelta(seconds=3)

@@ -10,7 +10,7 @@ import pytest
 from fake_cluster import SWALLOW, TAKE, TAKE_MUTE, FakeCluster, fake_cluster, until
 
 import alpo
-from alpo.client.many import CHUNK, IN_FLIGHT_MAX
+from alpo.client.handle import CHUNK, IN_FLIGHT_MAX
 
 pytestmark = pytest.mark.anyio
 

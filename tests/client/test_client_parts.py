@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpo.client.arguments import check_name
-from alpo.client.opening import Opening, random_id
-from alpo.client.payloads import batch, single
+from alpo.client.arguments import batch, check_name, single
 from alpo.client.record import records_of
 from alpo.client.servers import given_servers
-from alpo.client.session import Session
+from alpo.client.session import Opening, Session, random_id
 from alpo.core.entries import is_random, join_payloads
 from alpo.core.requests import Appended, Code
 from alpo.errors import Closed, Fenced, NotGuaranteed, ProtocolError, Refused, TooLarge, Unavailable

@@ -13,9 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from alpo.client.arguments import After
+from alpo.client.arguments import After, single
 from alpo.client.handle import Handle
-from alpo.client.payloads import single
 from alpo.client.session import Session
 from alpo.core.requests import Appended, Code
 from alpo.errors import AlpoError, Conflict, NotGuaranteed, Overloaded, Unavailable

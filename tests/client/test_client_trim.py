@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import pytest
 from fake_cluster import FakeCluster, fake_cluster
@@ -64,6 +66,20 @@ async def test_a_leader_that_was_deposed_without_noticing_gives_no_verdict() -> 
         c.stale_trims = 1
         assert await log.trim(9) == 9
         assert len(c.trims) == 2 and c.reads[-1][1].linearizable
+
+
+async def test_a_deposed_leader_that_answers_no_read_gives_no_verdict_either() -> None:
+    class Overtaken(list[Any]):
+        def append(self, trim: object) -> None:
+            super().append(trim)
+            if len(self) == 1:
+                c.lead(3)
+
+    async with fake_cluster() as c, alpo.connect(c.addresses) as log:
+        fill(c, 10)
+        c.stale_trims, c.trims = 1, Overtaken()
+        assert await log.trim(9) == 9
+        assert [id for id, _ in c.trims] == [1, 3]
 
 
 async def test_nobody_there() -> None:

@@ -85,7 +85,7 @@ def test_waiting_in_vain_is_not_seeing(log: alpo.SyncLog) -> None:
 def test_waiting_for_all_is_not_seeing(log: alpo.SyncLog) -> None:
     with pytest.raises(alpo.Unavailable), log:
         future = log.append_nowait(b"x")
-        if type(future).__module__ == "alpo.client.portal":  # virtual time goes on only in the log's own calls
+        if type(future).__module__ == "alpo.client.blocking":  # virtual time goes on only in the log's own calls
             wait_for_all([future])
 
 

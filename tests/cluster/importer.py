@@ -12,7 +12,6 @@ import sys
 import trio
 
 import alpo
-from alpo.client import many
 
 NAME = "importer"
 
@@ -21,7 +20,7 @@ async def bring_in(addresses: str, first: int, count: int, seed: int) -> None:
     rng = random.Random(seed)
     async with alpo.connect(addresses, client=NAME) as log:
         if rng.random() < 0.5:
-            vars(many)["CHUNK"] = rng.choice((3, 40, 512))
+            vars(sys.modules["alpo.client.handle"])["CHUNK"] = rng.choice((3, 40, 512))
             payloads = (b"%d" % number for number in range(first, count + 1))
             await log.append_many(payloads, serial=first, progress=lambda done: print(first - 1 + done, flush=True))
             return

@@ -11,7 +11,7 @@ from harness import Cluster, alpo_process, cluster
 from probe import Probe, probe
 
 from alpo import Log, connect
-from alpo.client.opening import random_id
+from alpo.client.session import random_id
 from alpo.core.requests import Code
 from alpo.errors import Fenced
 from alpo.wire import requests as w

@@ -19,9 +19,7 @@ import alpo
 import alpo.state
 from alpo.state import State
 from alpo.state.codec import Command, decode
-from alpo.state.machine import Machine
-from alpo.state.shapes import Outcome
-from alpo.state.variable import time_ms_of
+from alpo.state.machine import Machine, Outcome, time_ms_of
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "scheduler"
 #: Jobs submitted at least, one every `EVERY_S` seconds all through the test.

@@ -140,7 +140,7 @@ def test_the_servers_are_three_that_agree(place: str) -> None:
 
 
 def test_the_line_in_the_manual_starts_one_server() -> None:
-    line = (ROOT / "docs" / "frameworks.md").read_text("utf-8").partition("$ docker run ")[2].partition("\n    $ ")[0]
+    line = (ROOT / "docs" / "testing.md").read_text("utf-8").partition("$ docker run ")[2].partition("\n    $ ")[0]
     words = shlex.split(line)
     environment = dict(word.split("=", 1) for before, word in itertools.pairwise(words) if before == "--env")
     config = configuration(environment)

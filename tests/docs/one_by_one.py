@@ -1,5 +1,5 @@
 """Append each line of a file by itself, so that each is an entry of its own, and print what `alpo append --json`
-prints: docs/spark-jobs.md counts entries."""
+prints: docs/spark.md counts entries."""
 
 from __future__ import annotations
 

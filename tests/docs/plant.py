@@ -1,4 +1,4 @@
-"""Two copies of a backup that say something else, with every checksum made right: what docs/spark-jobs.md audits."""
+"""Two copies of a backup that say something else, with every checksum made right: what docs/spark.md audits."""
 
 from __future__ import annotations
 

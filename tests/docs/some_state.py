@@ -1,4 +1,4 @@
-"""Found a state and write a few variables of it, each write a payload: docs/spark-jobs.md folds them."""
+"""Found a state and write a few variables of it, each write a payload: docs/spark.md folds them."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from alpo.node.event_log import EVENTS
 from alpo.node.http.metrics import FAMILIES
+from alpo.spark.options import RULES
 
 GENERATED = Path(__file__).parents[2] / "docs" / "generated"
 
@@ -33,8 +34,24 @@ def metrics() -> str:
     ))
 
 
+def spark_options() -> str:
+    """The page of the options of Spark that do not go together."""
+    lines = [
+        "# Options of Spark that do not go together", "",
+        "Each pair is an [error](../spark.md) that says why, also with an option's default value.", "",
+    ]
+    for title, kinds in (("Reading", ("spark.read", "spark.readStream")), ("Writing", ("df.write", "df.writeStream"))):
+        rows = [
+            f"| {', '.join(f'`{name}`' for name in rule.options)} | {'only' if rule.only else 'not'} with "
+            f"{' or '.join(f'`{name}`' for name in rule.others)} | {rule.why} |"
+            for kind in kinds for rule in RULES[kind]
+        ]
+        lines += [f"## {title}", "", "| options | go | because |", "|---|---|---|", *dict.fromkeys(rows), ""]
+    return "\n".join(lines)
+
+
 #: Maker of each file in `docs/generated`.
-PAGES = {"events.md": events, "metrics.md": metrics}
+PAGES = {"events.md": events, "metrics.md": metrics, "spark-options.md": spark_options}
 
 if __name__ == "__main__":
     for name, page in PAGES.items():

@@ -12,14 +12,14 @@ from printed import ROOT, Example, Shell, difference, interrupted, masked, read_
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 WITH_EXAMPLES = [page for page in PAGES if read_page(page).steps]
-#: Pages whose examples start Spark again and again, which takes a minute or two.
-SLOW = {"spark.md", "spark-jobs.md", "spark-writing.md"}
+#: Pages whose examples start Spark again and again, which takes minutes.
+SLOW = {"spark.md"}
 
 
 @pytest.mark.parametrize("page", [
-    pytest.param(page, id=page.name, marks=[pytest.mark.soak] if page.name in SLOW else []) for page in WITH_EXAMPLES
+    pytest.param(page, id=page.name, marks=[pytest.mark.soak, pytest.mark.timeout(1800)] if page.name in SLOW else [])
+    for page in WITH_EXAMPLES
 ])
-@pytest.mark.timeout(600)
 def test_the_examples_of_a_page_print_what_it_says(page: Path, tmp_path: Path) -> None:
     shell = Shell(tmp_path, warm.shims())
     wrong = []

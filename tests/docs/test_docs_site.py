@@ -110,8 +110,8 @@ def test_what_the_readme_names_is_there() -> None:
     links = set(re.findall(r"\]\(([^)#]+)", readme))
     assert [link for link in links if not (ROOT / link).is_file()] == []
     assert links >= {f"docs/{page}.md" for page in (
-        "cookbook", "cli", "client", "frameworks", "state", "deploying", "operations", "monitoring",
-        "performance", "rules", "how-it-works",
+        "index", "cookbook", "cli", "client", "state", "testing", "spark", "deploying", "operations", "monitoring",
+        "performance", "rules",
     )}
 
 

@@ -15,7 +15,7 @@ from node_rig import Client, Rig, append, connect, founded, memory_of, random_id
 from trio.testing import MockClock, wait_all_tasks_blocked
 from visits import visit
 
-from alpo.client.operator import asking
+from alpo.client import retry
 from alpo.core import requests as q
 from alpo.core.requests import Code
 from alpo.node import reads, report
@@ -213,4 +213,4 @@ async def test_who_asks_for_an_account_is_answered_and_told_of_the_disk(disk: Di
 
 
 def test_all_that_a_page_asks_of_a_disk_takes_less_than_others_wait_for_it() -> None:
-    assert 2 * report.DISK_S < site.ANSWER_S and 2 * report.DISK_S < asking.ATTEMPT_S
+    assert 2 * report.DISK_S < site.ANSWER_S and 2 * report.DISK_S < retry.ATTEMPT_S

@@ -58,7 +58,7 @@ class Log:
     async def digest(self, first_id: int, last_id: int) -> w.DigestIs:
         return w.DigestIs(1, first_id, last_id, 1, 1, bytes(16))
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         pass
 
     def read_on(self, store: object, span: Span, last_id: int, bytes_max: int) -> Span:

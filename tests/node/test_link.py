@@ -9,7 +9,7 @@ import pytest
 import trio
 from node_rig import until
 
-from alpo.node.link import Body, Link, LinkClosed
+from alpo.node.link import _LOOK_S, Body, Link, LinkClosed
 from alpo.node.poller import Poller
 from alpo.wire.codec import WireError
 from alpo.wire.framing import HELLO_BYTES_MAX, FrameError, FrameReader, frame
@@ -92,6 +92,21 @@ async def test_closing_wakes_receiver_drainer_and_whoever_waits() -> None:
             await trio.testing.wait_all_tasks_blocked()
             link.close("by the test")
         assert sorted(ended) == ["receive", "wait"]
+
+
+@pytest.mark.trio
+async def test_a_link_closed_in_the_moment_in_which_a_look_ends_ends_its_drainer(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The drainer waited for a closed socket then: a ValueError, which ended the server."""
+    for looks in [1, 2] * 10:  # which of the two tasks runs first is Trio's choice
+        link, other = pair(1 << 26)
+        with other:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(link.drain)
+                link.push(b"x" * (1 << 24))
+                await trio.sleep(looks * _LOOK_S)
+                link.close("by the test")
 
 
 @pytest.mark.trio

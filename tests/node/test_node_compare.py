@@ -318,7 +318,7 @@ async def test_nonsense_makes_a_member_unusable(monkeypatch: pytest.MonkeyPatch,
             try:
                 await inquiry.digest(5, 9)
             finally:
-                await inquiry.aclose()
+                inquiry.close()
         nursery.cancel_scope.cancel()
     sock.close()
 
@@ -333,7 +333,7 @@ async def test_a_server_of_the_next_version_asks_one_of_this(monkeypatch: pytest
         inquiry = await Inquiry.open(us.me.id, us.address, r.nodes[0].replica.cluster, Security(), NEXT)
         assert (await inquiry.digest(1, entries[-1].id)).last_id == entries[-1].id
         assert (await inquiry.status())["id"] == us.me.id
-        await inquiry.aclose()
+        inquiry.close()
         with pytest.raises(Unusable, match=f"speaks version {w.OLDEST_VERSION - 1} of the protocol, this one version"):
             await Inquiry.open(us.me.id, us.address, r.nodes[0].replica.cluster, Security(), w.OLDEST_VERSION - 1)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 from node_rig import address_of, held_writer, listening_socket, rig, until
+from secure_stream import SecureStream
 from tls_kit import leaf, security_of, tls_of
 
 from alpo.client.connection import Connection, Lost
@@ -20,7 +21,7 @@ from alpo.core.members import Configured
 from alpo.dialling import Way
 from alpo.node.admission import Limits
 from alpo.node.host import Host
-from alpo.node.secure_stream import SecureStream
+from alpo.node.link import LinkClosed
 from alpo.node.security import Security
 from alpo.secure import Contexts, SecureSocket, TlsBroken, Trust
 from alpo.storage.memory import MemoryStore
@@ -117,13 +118,13 @@ async def test_a_client_sends_nothing_to_what_is_no_server(mine: Path, kind: str
 async def test_the_right_one_is_heard(mine: Path) -> None:
     """The right server receives the bytes: so the other tests would see bytes that reach a wrong one."""
     async with listening(tls_of(mine, "server-2")) as (right, heard):
-        stream = await security_of(mine, 1).dial(2, Way(right))
-        async with stream:
-            await stream.send_all(b"hello" * 10_000)
+        link = await security_of(mine, 1).dial(2, Way(right))
+        link.push(b"hello" * 10_000)
+        link.close("all was sent")
         await until(lambda: heard == [b"hello" * 10_000])
         plain = await Security().dial(2, Way(right))
-        assert isinstance(plain, trio.SocketStream)
-        await plain.aclose()
+        assert plain.closed == ""
+        plain.close("looked at")
 
 
 @pytest.mark.trio
@@ -137,23 +138,23 @@ async def test_no_handshake_computes_in_the_loop(mine: Path, monkeypatch: pytest
     monkeypatch.setattr(SecureSocket, "handshake", noted)
     async with rig(size=2, security=lambda id: security_of(mine, id)) as servers:
         await servers.leader()
-        await (await security_of(mine, 1).dial(2, Way(servers.addresses[1]))).aclose()
+        (await security_of(mine, 1).dial(2, Way(servers.addresses[1]))).close("looked at")
     assert threads and threading.get_ident() not in threads
 
 
 @pytest.mark.trio
-async def test_a_question_over_a_closed_stream_ends_in_words(mine: Path) -> None:
+async def test_a_question_over_a_closed_connection_ends_in_words(mine: Path) -> None:
     async with listening(tls_of(mine, "server-2")) as (right, _):
-        stream = await security_of(mine, 1).dial(2, Way(right))
+        link = await security_of(mine, 1).dial(2, Way(right))
         async with trio.open_nursery() as nursery:
             async def listen() -> None:
-                with pytest.raises(trio.ClosedResourceError):
-                    await stream.receive_some()
+                with pytest.raises(LinkClosed, match="done with"):
+                    await link.receive()
 
             nursery.start_soon(listen)
             await trio.testing.wait_all_tasks_blocked()
-            await stream.aclose()
-        await stream.aclose()
-        for call in (stream.receive_some, stream.wait_send_all_might_not_block, lambda: stream.send_all(b"x")):
-            with pytest.raises(trio.ClosedResourceError):
-                await call()
+            link.close("done with")
+        link.close("closed again")
+        link.push(b"x")
+        with pytest.raises(LinkClosed, match="done with"):
+            await link.receive()

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import trio
 from node_rig import WAIT_S, Client
+from secure_stream import SecureStream
 
-from alpo.node.secure_stream import SecureStream
 from alpo.node.security import Mode, Security, TlsConfig
 from alpo.secure import Contexts, SecureSocket, TlsBroken
 from alpo.tls import Tls

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
+from functools import partial, wraps
+from inspect import Signature, signature
 from typing import Any, TypeVar
 
 import anyio
@@ -23,6 +24,18 @@ def run(scenario: Callable[[Cluster], Awaitable[T]], backend: str = "asyncio", s
     """The scenario's result, on a cluster of its own."""
     with Cluster(seed, **how) as cluster:
         return anyio.run(partial(scenario, cluster), backend=backend)
+
+
+def on_cluster(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """The test that a coroutine function is, on a cluster of its own, which is its first argument. Its argument
+    ``backend``, if it has one, is also the event loop."""
+    @wraps(test)
+    def on_its_own(**given: Any) -> None:
+        run(partial(test, **given), given.get("backend", BACKENDS[0]))
+
+    _, *others = signature(test).parameters.values()
+    on_its_own.__signature__ = Signature(others)  # type: ignore[attr-defined]  # pytest looks for fixtures in it
+    return on_its_own
 
 
 @asynccontextmanager

@@ -8,11 +8,11 @@ from typing import Any
 
 import anyio
 import pytest
-from registry_kit import BACKENDS, NAME, Breaks, Label, Outcomes, commands, cut, outcome, run, states
+from registry_kit import BACKENDS, NAME, Breaks, Label, Outcomes, commands, cut, on_cluster, outcome, run, states
 
 import alpo
 from alpo.registry import Admit, Damaged, Deposed, NotInitialised, Readmit, Registry, Reject, Remove, Rows, Step
-from alpo.registry import batches as batches_module
+from alpo.registry import operations as operations_module
 from alpo.registry.rows import Overlay, row_json
 from alpo.state import Full
 from alpo.state.codec import Limits
@@ -27,27 +27,25 @@ class Does:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_admit_readmit_remove(backend: str) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        async with states(cluster) as (state,), Registry(state, NAME) as registry:
-            assert registry.version == registry.token
-            assert await registry.apply(Admit("a1", {"cpus": 24})) is True
-            assert registry.version == len(cluster.log()) > registry.token
-            assert await outcome(registry.apply(Admit("a1", {"cpus": 25}))) == "Reject"
-            version = registry.version
-            assert await registry.apply(Readmit("a1", {"cpus": 25})) is True
-            assert (dict(registry.rows), registry.version) == ({"a1": {"cpus": 24}}, version)
-            assert await registry.apply(Label("a1", "rack-7")) == 1
-            assert dict(registry.rows) == {"a1": {"cpus": 24, "label": "rack-7"}}
-            assert await registry.apply(Remove("a1")) is True
-            assert registry.version == len(cluster.log())
-            assert await registry.apply(Remove("a1")) is False
-            assert await registry.apply(Readmit("a1", {})) is False
-            assert not registry.rows
-            assert await registry.apply(Admit("a1")) is True
-            assert dict(registry.rows) == {"a1": None}
-
-    run(scenario, backend)
+@on_cluster
+async def test_admit_readmit_remove(cluster: Cluster, backend: str) -> None:
+    async with states(cluster) as (state,), Registry(state, NAME) as registry:
+        assert registry.version == registry.token
+        assert await registry.apply(Admit("a1", {"cpus": 24})) is True
+        assert registry.version == len(cluster.log()) > registry.token
+        assert await outcome(registry.apply(Admit("a1", {"cpus": 25}))) == "Reject"
+        version = registry.version
+        assert await registry.apply(Readmit("a1", {"cpus": 25})) is True
+        assert (dict(registry.rows), registry.version) == ({"a1": {"cpus": 24}}, version)
+        assert await registry.apply(Label("a1", "rack-7")) == 1
+        assert dict(registry.rows) == {"a1": {"cpus": 24, "label": "rack-7"}}
+        assert await registry.apply(Remove("a1")) is True
+        assert registry.version == len(cluster.log())
+        assert await registry.apply(Remove("a1")) is False
+        assert await registry.apply(Readmit("a1", {})) is False
+        assert not registry.rows
+        assert await registry.apply(Admit("a1")) is True
+        assert dict(registry.rows) == {"a1": None}
 
 
 async def in_one_batch(cluster: Cluster, registry: Registry, *operations: Any) -> list[Any]:
@@ -63,39 +61,35 @@ async def in_one_batch(cluster: Cluster, registry: Registry, *operations: Any) -
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_batch_is_one_commit_and_each_sees_those_before_it(backend: str) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        async with states(cluster) as (state,), Registry(state, NAME) as registry:
-            await registry.apply(Admit("old", {"n": 1}))
-            before = len(commands(cluster))
-            got = await in_one_batch(
-                cluster, registry,
-                Admit("a"), Admit("a"), Readmit("a"), Label("b", "x"), Admit("b", {}), Label("b", "x"), Breaks(),
-                Remove("old"), Readmit("old"), Remove("old"), Admit("c"), Remove("c"), Readmit("c"), Label("old", "x"),
-                Does(lambda rows: Step(result=sorted(rows))),
-            )
-            assert got == [
-                True, "Reject", True, "Reject", True, 4, "ZeroDivisionError",
-                True, False, False, True, True, False, "Reject", ["a", "a write under way", "b"],
-            ]
-            _, batch = commands(cluster)[before:]
-            assert [op[1].partition("\0")[2] for op in batch.ops] == ["a", "b", "old"]  # c came and went
-            assert dict(registry.rows) == {"a": None, "b": {"label": "x"}, "a write under way": None}
-
-    run(scenario, backend)
+@on_cluster
+async def test_a_batch_is_one_commit_and_each_sees_those_before_it(cluster: Cluster, backend: str) -> None:
+    async with states(cluster) as (state,), Registry(state, NAME) as registry:
+        await registry.apply(Admit("old", {"n": 1}))
+        before = len(commands(cluster))
+        got = await in_one_batch(
+            cluster, registry,
+            Admit("a"), Admit("a"), Readmit("a"), Label("b", "x"), Admit("b", {}), Label("b", "x"), Breaks(),
+            Remove("old"), Readmit("old"), Remove("old"), Admit("c"), Remove("c"), Readmit("c"), Label("old", "x"),
+            Does(lambda rows: Step(result=sorted(rows))),
+        )
+        assert got == [
+            True, "Reject", True, "Reject", True, 4, "ZeroDivisionError",
+            True, False, False, True, True, False, "Reject", ["a", "a write under way", "b"],
+        ]
+        _, batch = commands(cluster)[before:]
+        assert [op[1].partition("\0")[2] for op in batch.ops] == ["a", "b", "old"]  # c came and went
+        assert dict(registry.rows) == {"a": None, "b": {"label": "x"}, "a write under way": None}
 
 
-def test_a_batch_in_which_all_is_refused_writes_nothing() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        async with states(cluster) as (state,), Registry(state, NAME) as registry:
-            await registry.apply(Admit("a"))
-            length = len(commands(cluster))
-            assert await in_one_batch(cluster, registry, Admit("a"), Breaks(), Admit("c"), Remove("c")) == [
-                "Reject", "ZeroDivisionError", True, True,
-            ]
-            assert len(commands(cluster)) == length + 1
-
-    run(scenario)
+@on_cluster
+async def test_a_batch_in_which_all_is_refused_writes_nothing(cluster: Cluster) -> None:
+    async with states(cluster) as (state,), Registry(state, NAME) as registry:
+        await registry.apply(Admit("a"))
+        length = len(commands(cluster))
+        assert await in_one_batch(cluster, registry, Admit("a"), Breaks(), Admit("c"), Remove("c")) == [
+            "Reject", "ZeroDivisionError", True, True,
+        ]
+        assert len(commands(cluster)) == length + 1
 
 
 @pytest.mark.parametrize(("returned", "error"), [
@@ -113,24 +107,20 @@ def test_a_batch_in_which_all_is_refused_writes_nothing() -> None:
     (Step(remove=[""]), ValueError),
     (Step(put={"a": 1}, remove=["a"]), ValueError),
 ])
-def test_a_wrong_step_fails_alone(returned: Any, error: type[Exception]) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        async with states(cluster) as (state,), Registry(state, NAME) as registry:
-            got = await in_one_batch(cluster, registry, Admit("b"), Does(lambda rows: returned), Admit("c"))
-            assert got == [True, error.__name__, True]
-            assert set(registry.rows) == {"a write under way", "b", "c"}
-
-    run(scenario)
+@on_cluster
+async def test_a_wrong_step_fails_alone(cluster: Cluster, returned: Any, error: type[Exception]) -> None:
+    async with states(cluster) as (state,), Registry(state, NAME) as registry:
+        got = await in_one_batch(cluster, registry, Admit("b"), Does(lambda rows: returned), Admit("c"))
+        assert got == [True, error.__name__, True]
+        assert set(registry.rows) == {"a write under way", "b", "c"}
 
 
-def test_what_is_no_operation_fails_alone() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        async with states(cluster) as (state,), Registry(state, NAME) as registry:
-            assert await in_one_batch(cluster, registry, "no operation", Admit("b")) == ["AttributeError", True]
-            assert await outcome(registry.apply(Readmit(""))) == "ValueError"
-            assert await outcome(registry.apply(Remove("a\0b"))) == "ValueError"
-
-    run(scenario)
+@on_cluster
+async def test_what_is_no_operation_fails_alone(cluster: Cluster) -> None:
+    async with states(cluster) as (state,), Registry(state, NAME) as registry:
+        assert await in_one_batch(cluster, registry, "no operation", Admit("b")) == ["AttributeError", True]
+        assert await outcome(registry.apply(Readmit(""))) == "ValueError"
+        assert await outcome(registry.apply(Remove("a\0b"))) == "ValueError"
 
 
 def test_operations_change_rows_by_their_step_alone() -> None:
@@ -168,57 +158,51 @@ def test_rows_are_a_mapping() -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_caller_cancelled_before_its_batch_takes_its_operation_along(backend: str) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        async with states(cluster) as (state,), Registry(state, NAME) as registry:
-            async with anyio.create_task_group() as tasks, anyio.create_task_group() as hasty:
-                outcomes, cancelled = Outcomes(registry, tasks), Outcomes(registry, hasty)
-                cut(cluster, "p1")
-                outcomes.begin(Admit("first"))
-                await cluster.sleep(0.5)
-                await outcomes.begin_in_order(Admit("a"))
-                cancelled.begin(*(Admit(f"b{n}") for n in range(100)))
-                await cancelled.queued()
-                await outcomes.begin_in_order(Admit("c"))
-                hasty.cancel_scope.cancel()
-                cluster.after(1, cluster.heal)
-            assert outcomes.of == [True] * 3
-            assert list(registry.rows) == ["first", "a", "c"]
-
-    run(scenario, backend)
+@on_cluster
+async def test_a_caller_cancelled_before_its_batch_takes_its_operation_along(cluster: Cluster, backend: str) -> None:
+    async with states(cluster) as (state,), Registry(state, NAME) as registry:
+        async with anyio.create_task_group() as tasks, anyio.create_task_group() as hasty:
+            outcomes, cancelled = Outcomes(registry, tasks), Outcomes(registry, hasty)
+            cut(cluster, "p1")
+            outcomes.begin(Admit("first"))
+            await cluster.sleep(0.5)
+            await outcomes.begin_in_order(Admit("a"))
+            cancelled.begin(*(Admit(f"b{n}") for n in range(100)))
+            await cancelled.queued()
+            await outcomes.begin_in_order(Admit("c"))
+            hasty.cancel_scope.cancel()
+            cluster.after(1, cluster.heal)
+        assert outcomes.of == [True] * 3
+        assert list(registry.rows) == ["first", "a", "c"]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_caller_cancelled_after_that_does_not(backend: str) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        async with states(cluster) as (state,), Registry(state, NAME) as registry:
-            cut(cluster, "p1")
-            async with anyio.create_task_group() as tasks:
-                Outcomes(registry, tasks).begin(Admit("sent"))
-                await cluster.sleep(0.5)
-                tasks.cancel_scope.cancel()
-            cluster.heal()
-            assert await registry.apply(Readmit("sent"))
-
-    run(scenario, backend)
+@on_cluster
+async def test_a_caller_cancelled_after_that_does_not(cluster: Cluster, backend: str) -> None:
+    async with states(cluster) as (state,), Registry(state, NAME) as registry:
+        cut(cluster, "p1")
+        async with anyio.create_task_group() as tasks:
+            Outcomes(registry, tasks).begin(Admit("sent"))
+            await cluster.sleep(0.5)
+            tasks.cancel_scope.cancel()
+        cluster.heal()
+        assert await registry.apply(Readmit("sent"))
 
 
 #: Number of operations at once of which half are prepared while the write of the others is under way.
 CROWD = 600
 
 
-def test_what_is_made_ready_ahead_sees_what_is_under_way() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        async with states(cluster) as (state,), Registry(state, NAME) as registry:
-            async with anyio.create_task_group() as tasks:
-                outcomes = Outcomes(registry, tasks)
-                outcomes.begin(*(Admit(f"a{n}", {}) for n in range(CROWD // 2)))
-                outcomes.begin(*(Label(f"a{n}", "x") for n in range(CROWD // 2)))
-            assert set(outcomes.of[:CROWD // 2]) == {True}
-            assert set(outcomes.of[CROWD // 2:]) == {CROWD // 2}
-            assert [len(each.ops) for each in commands(cluster)] == [1, CROWD // 2, CROWD // 2]
-
-    run(scenario)
+@on_cluster
+async def test_what_is_made_ready_ahead_sees_what_is_under_way(cluster: Cluster) -> None:
+    async with states(cluster) as (state,), Registry(state, NAME) as registry:
+        async with anyio.create_task_group() as tasks:
+            outcomes = Outcomes(registry, tasks)
+            outcomes.begin(*(Admit(f"a{n}", {}) for n in range(CROWD // 2)))
+            outcomes.begin(*(Label(f"a{n}", "x") for n in range(CROWD // 2)))
+        assert set(outcomes.of[:CROWD // 2]) == {True}
+        assert set(outcomes.of[CROWD // 2:]) == {CROWD // 2}
+        assert [len(each.ops) for each in commands(cluster)] == [1, CROWD // 2, CROWD // 2]
 
 
 def test_what_was_made_ready_ahead_is_made_anew_if_what_it_follows_on_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,26 +222,24 @@ def test_what_was_made_ready_ahead_is_made_anew_if_what_it_follows_on_fails(monk
     run(scenario)
 
 
-def test_a_caller_cancelled_while_its_batch_is_made_ready_takes_its_operation_along() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        async with states(cluster) as (state,), Registry(state, NAME) as registry:
-            async with anyio.create_task_group() as tasks, anyio.create_task_group() as hasty:
-                cut(cluster, "p1")
-                outcomes, cancelled = Outcomes(registry, tasks), Outcomes(registry, hasty)
-                outcomes.begin(*(Admit(f"a{n}") for n in range(CROWD // 2)))
-                cancelled.begin(*(Admit(f"b{n}") for n in range(CROWD // 2 - 1)))
-                outcomes.begin(Admit("c"))
-                await cluster.sleep(0.5)
-                hasty.cancel_scope.cancel()
-                cluster.after(1, cluster.heal)
-            assert set(outcomes.of) == {True}
-            assert list(registry.rows) == [*(f"a{n}" for n in range(CROWD // 2)), "c"]
-
-    run(scenario)
+@on_cluster
+async def test_a_caller_cancelled_while_its_batch_is_made_ready_takes_its_operation_along(cluster: Cluster) -> None:
+    async with states(cluster) as (state,), Registry(state, NAME) as registry:
+        async with anyio.create_task_group() as tasks, anyio.create_task_group() as hasty:
+            cut(cluster, "p1")
+            outcomes, cancelled = Outcomes(registry, tasks), Outcomes(registry, hasty)
+            outcomes.begin(*(Admit(f"a{n}") for n in range(CROWD // 2)))
+            cancelled.begin(*(Admit(f"b{n}") for n in range(CROWD // 2 - 1)))
+            outcomes.begin(Admit("c"))
+            await cluster.sleep(0.5)
+            hasty.cancel_scope.cancel()
+            cluster.after(1, cluster.heal)
+        assert set(outcomes.of) == {True}
+        assert list(registry.rows) == [*(f"a{n}" for n in range(CROWD // 2)), "c"]
 
 
 def test_the_queue_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches_module, "QUEUE_MAX", 10)
+    monkeypatch.setattr(operations_module, "QUEUE_MAX", 10)
 
     async def scenario(cluster: Cluster) -> None:
         async with states(cluster) as (state,), Registry(state, NAME) as registry:
@@ -274,35 +256,31 @@ def test_the_queue_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     [Admit("a", "x" * 7_000_000), Admit("b", "y" * 7_000_000), Admit("c", "z")],  # one is more than its share
     [Does(lambda rows, first=first: Step({f"{first}-{n}": n for n in range(40_000)})) for first in range(3)],
 ], ids=["names", "values", "great ones", "many rows"])
-def test_a_batch_keeps_to_the_log_s_limits(operations: list[Any]) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        async with states(cluster) as (state,), Registry(state, NAME) as registry:
-            async with anyio.create_task_group() as tasks:
-                outcomes = Outcomes(registry, tasks)
-                cut(cluster, "p1")
-                outcomes.begin(Admit("first"))
-                await cluster.sleep(0.5)
-                outcomes.begin(*operations)
-                await outcomes.queued()
-                cluster.heal()
-            assert set(outcomes.of) == {True}
-            rows = sum(len(op.apply({}).put) for op in operations)
-            assert len(registry.rows) == rows + 1
-            assert len(commands(cluster)) >= 4
-
-    run(scenario)
+@on_cluster
+async def test_a_batch_keeps_to_the_log_s_limits(cluster: Cluster, operations: list[Any]) -> None:
+    async with states(cluster) as (state,), Registry(state, NAME) as registry:
+        async with anyio.create_task_group() as tasks:
+            outcomes = Outcomes(registry, tasks)
+            cut(cluster, "p1")
+            outcomes.begin(Admit("first"))
+            await cluster.sleep(0.5)
+            outcomes.begin(*operations)
+            await outcomes.queued()
+            cluster.heal()
+        assert set(outcomes.of) == {True}
+        rows = sum(len(op.apply({}).put) for op in operations)
+        assert len(registry.rows) == rows + 1
+        assert len(commands(cluster)) >= 4
 
 
-def test_an_operation_that_no_batch_holds_fails_alone() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        async with states(cluster) as (state,), Registry(state, NAME) as registry:
-            many = Does(lambda rows: Step({f"{n}": n for n in range(70_000)}))
-            large = Does(lambda rows: Step({f"{n}": "x" * 5_000_000 for n in range(2)}))
-            got = await in_one_batch(cluster, registry, Admit("a"), many, Admit("b"), large, Admit("c"))
-            assert got == [True, "TooLarge", True, "TooLarge", True]
-            assert set(registry.rows) == {"a write under way", "a", "b", "c"}
-
-    run(scenario)
+@on_cluster
+async def test_an_operation_that_no_batch_holds_fails_alone(cluster: Cluster) -> None:
+    async with states(cluster) as (state,), Registry(state, NAME) as registry:
+        many = Does(lambda rows: Step({f"{n}": n for n in range(70_000)}))
+        large = Does(lambda rows: Step({f"{n}": "x" * 5_000_000 for n in range(2)}))
+        got = await in_one_batch(cluster, registry, Admit("a"), many, Admit("b"), large, Admit("c"))
+        assert got == [True, "TooLarge", True, "TooLarge", True]
+        assert set(registry.rows) == {"a write under way", "a", "b", "c"}
 
 
 def test_in_a_full_state_what_makes_room_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:

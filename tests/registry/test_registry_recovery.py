@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
-from registry_kit import BACKENDS, NAME, cut, outcome, run, states
+from registry_kit import BACKENDS, NAME, cut, on_cluster, outcome, run, states
 
 import alpo
 from alpo.registry import Admit, Damaged, Deposed, NotInitialised, Readmit, Registry, Remove
@@ -103,27 +103,23 @@ def test_the_wrong_cluster_is_refused() -> None:
     (b"no json", Damaged), (b"[]", Damaged), (b'{"leader":1}', Damaged), (b'{"format":"1"}', Damaged),
     (json.dumps({"leader": 1, "format": 2, "flags": {}}).encode(), NewerFormat),
 ])
-def test_a_header_that_is_none(value: bytes, error: type[Exception]) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        async with states(cluster) as (state,):
-            written = await state.put(NAME, value)
-            for call in (Registry(state, NAME, upgrade=True).__aenter__(), Registry.view(state, NAME)):
-                with pytest.raises(error):
-                    await call
-            assert (await state.fetch(NAME)).version == written.version
-
-    run(scenario)
+@on_cluster
+async def test_a_header_that_is_none(cluster: Cluster, value: bytes, error: type[Exception]) -> None:
+    async with states(cluster) as (state,):
+        written = await state.put(NAME, value)
+        for call in (Registry(state, NAME, upgrade=True).__aenter__(), Registry.view(state, NAME)):
+            with pytest.raises(error):
+                await call
+        assert (await state.fetch(NAME)).version == written.version
 
 
-def test_a_row_that_nobody_can_read() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        async with states(cluster) as (state,):
-            async with Registry(state, NAME) as registry:
-                await state.commit([If(NAME, version=registry.token)], [Put(f"{NAME}\0a1", b"{")])
-            with pytest.raises(Damaged, match="a1"):
-                await Registry(state, NAME).__aenter__()
-
-    run(scenario)
+@on_cluster
+async def test_a_row_that_nobody_can_read(cluster: Cluster) -> None:
+    async with states(cluster) as (state,):
+        async with Registry(state, NAME) as registry:
+            await state.commit([If(NAME, version=registry.token)], [Put(f"{NAME}\0a1", b"{")])
+        with pytest.raises(Damaged, match="a1"):
+            await Registry(state, NAME).__aenter__()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -158,73 +154,65 @@ def test_of_two_that_recover_at_once_one_leads(backend: str) -> None:
     assert "lost" in losers  # they did meet
 
 
-def test_rows_are_those_as_of_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_cluster
+async def test_rows_are_those_as_of_the_token(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The old leader writes after the successor has read the state and before it writes its header."""
-    async def scenario(cluster: Cluster) -> None:
-        async with states(cluster, 2) as (old, new), Registry(old, NAME) as registry:
-            await registry.apply(Admit("a1"))
-            asked = new._send
+    async with states(cluster, 2) as (old, new), Registry(old, NAME) as registry:
+        await registry.apply(Admit("a1"))
+        asked = new.command
 
-            async def late(*given: Any) -> Any:
-                await registry.apply(Admit("a2"))
-                await registry.apply(Remove("a1"))
-                return await asked(*given)
+        async def late(*given: Any) -> Any:
+            await registry.apply(Admit("a2"))
+            await registry.apply(Remove("a1"))
+            return await asked(*given)
 
-            monkeypatch.setattr(new, "_send", late)
-            async with Registry(new, NAME) as successor:
-                assert list(successor.rows) == ["a2"]
-
-    run(scenario)
+        monkeypatch.setattr(new, "command", late)
+        async with Registry(new, NAME) as successor:
+            assert list(successor.rows) == ["a2"]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_recovering_without_a_cluster_ends_in_time(backend: str) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        async with states(cluster) as (state,):
-            cut(cluster, "p1")
-            began_s = cluster.now_s
-            with pytest.raises(alpo.Unavailable):
-                await Registry(state, NAME, recover_timeout_s=25).__aenter__()
-            assert 25 <= cluster.now_s - began_s < 40
-            cluster.heal()
-            async with Registry(state, NAME) as registry:
-                assert await registry.apply(Admit("a1"))
-
-    run(scenario, backend)
+@on_cluster
+async def test_recovering_without_a_cluster_ends_in_time(cluster: Cluster, backend: str) -> None:
+    async with states(cluster) as (state,):
+        cut(cluster, "p1")
+        began_s = cluster.now_s
+        with pytest.raises(alpo.Unavailable):
+            await Registry(state, NAME, recover_timeout_s=25).__aenter__()
+        assert 25 <= cluster.now_s - began_s < 40
+        cluster.heal()
+        async with Registry(state, NAME) as registry:
+            assert await registry.apply(Admit("a1"))
 
 
-def test_recovering_outlasts_the_log_s_own_timeout() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        async with states(cluster) as (state,):
-            cut(cluster, "p1")
-            cluster.after(30, cluster.heal)
-            async with Registry(state, NAME) as registry:
-                assert cluster.now_s > 30
-                assert await registry.apply(Admit("a1"))
-
-    run(scenario)
+@on_cluster
+async def test_recovering_outlasts_the_log_s_own_timeout(cluster: Cluster) -> None:
+    async with states(cluster) as (state,):
+        cut(cluster, "p1")
+        cluster.after(30, cluster.heal)
+        async with Registry(state, NAME) as registry:
+            assert cluster.now_s > 30
+            assert await registry.apply(Admit("a1"))
 
 
-def test_arguments() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        async with states(cluster) as (state,):
-            for name in ("", "a\0b", "a\nb", "x" * 513):
-                with pytest.raises(ValueError):
-                    Registry(state, name)
-                with pytest.raises(ValueError):
-                    await Registry.view(state, name)
-            with pytest.raises(TypeError):
-                Registry(state, NAME, info={1, 2})
+@on_cluster
+async def test_arguments(cluster: Cluster) -> None:
+    async with states(cluster) as (state,):
+        for name in ("", "a\0b", "a\nb", "x" * 513):
             with pytest.raises(ValueError):
-                Registry(state, NAME, info=float("nan"))
+                Registry(state, name)
             with pytest.raises(ValueError):
-                Registry(state, NAME, write_timeout_s=0)
-            registry = Registry(state, NAME)
-            with pytest.raises(alpo.Closed):
-                await registry.apply(Admit("a"))
-            async with registry:
-                pass
-            with pytest.raises(RuntimeError):
-                await registry.__aenter__()
-
-    run(scenario)
+                await Registry.view(state, name)
+        with pytest.raises(TypeError):
+            Registry(state, NAME, info={1, 2})
+        with pytest.raises(ValueError):
+            Registry(state, NAME, info=float("nan"))
+        with pytest.raises(ValueError):
+            Registry(state, NAME, write_timeout_s=0)
+        registry = Registry(state, NAME)
+        with pytest.raises(alpo.Closed):
+            await registry.apply(Admit("a"))
+        async with registry:
+            pass
+        with pytest.raises(RuntimeError):
+            await registry.__aenter__()

@@ -11,7 +11,7 @@ import typer
 
 from alpo_cli.pipeline.app import app
 
-DOCS = (Path(__file__).parents[2] / "docs" / "spark-jobs.md").read_text("utf-8")
+DOCS = (Path(__file__).parents[2] / "docs" / "spark.md").read_text("utf-8")
 ROOT: Any = typer.main.get_command(app)
 
 

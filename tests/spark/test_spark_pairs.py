@@ -6,7 +6,6 @@ import re
 from itertools import combinations
 
 import pytest
-from printed import ROOT
 
 from alpo.spark.options import READS, RULES, SPARKS, WRITES, ReadOptions, WriteOptions
 from alpo.spark.origin import SourceError
@@ -126,15 +125,3 @@ def test_what_only_looks_like_a_pair_is_taken(monkeypatch: pytest.MonkeyPatch) -
     for name in TLS:
         monkeypatch.setenv(f"ALPO_{name[4:].upper()}", "/file")
     parse("spark.read", {"servers": "h:1", "tls.name": "prod"})
-
-
-@pytest.mark.parametrize(("page", "kinds"), [
-    ("spark.md", ("spark.read", "spark.readStream")), ("spark-writing.md", ("df.write", "df.writeStream")),
-])
-def test_the_page_lists_what_does_not_go_together(page: str, kinds: tuple[str, ...]) -> None:
-    text = (ROOT / "docs" / page).read_text("utf-8")
-    (rows,) = re.findall(r"^\| options \| go \| because \|\n\|[-|]+\n((?:\|.*\n)+)", text, re.MULTILINE)
-    assert set(rows.splitlines()) == {
-        f"| {', '.join(f'`{name}`' for name in rule.options)} | {'only' if rule.only else 'not'} with "
-        f"{' or '.join(f'`{name}`' for name in rule.others)} | {rule.why} |" for kind in kinds for rule in RULES[kind]
-    }

@@ -390,7 +390,7 @@ def test_an_older_copy_of_the_checkpoint_is_told(tmp_path: Path, copied_at: int)
 
 
 def test_a_copy_whose_first_batches_come_out_empty_writes_again(tmp_path: Path) -> None:
-    """docs/spark-writing.md warns of this: nothing shows that a batch above the log's last one has rows of that one."""
+    """docs/spark.md warns of this: nothing shows that a batch above the log's last one has rows of that one."""
     log, checkpoint = FakeLog(2000), tmp_path / "checkpoint"
     Driver(checkpoint, log).commit(0, rows(0))
     shutil.copytree(checkpoint, tmp_path / "copy")

@@ -8,9 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from alpo.client.record import Record
 from alpo.state.codec import MAGIC, Command, decode
-from alpo.state.machine import Machine
-from alpo.state.shapes import Outcome, Result
-from alpo.state.variable import time_ms_of
+from alpo.state.machine import Machine, Outcome, Result, time_ms_of
 
 
 class Wrong(AssertionError):

@@ -17,8 +17,7 @@ from alpo.client.reading import Batches
 from alpo.client.record import Record
 from alpo.state import State
 from alpo.state.loading import first_lsn
-from alpo.state.machine import Machine
-from alpo.state.variable import time_ms_of
+from alpo.state.machine import Machine, time_ms_of
 from alpo.testing import Cluster
 
 T = TypeVar("T")
@@ -56,6 +55,12 @@ def with_states(cluster: Cluster, number: int, work: Callable[[list[State]], Awa
 
     result: T = run(cluster, lambda: go([]))
     return result
+
+
+def cut_off(cluster: Cluster, client: str = "program") -> None:
+    """Let nothing through between a client and the servers."""
+    for server in cluster.servers:
+        cluster.cut(client, server)
 
 
 def small_payloads(cluster: Cluster, payload_bytes_max: int = 8192) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from snapshot_rig import fill, folded, machine_of, new_log, plain, run, truth, with_state
 
-from alpo.state import State, WrongState, cache, codec
+from alpo.state import State, WrongState, codec, loading
 from alpo.state.codec import Limits
 from alpo.testing import Cluster
 
@@ -66,7 +66,7 @@ def test_it_is_written_anew_when_much_was_folded(path: Path, monkeypatch: pytest
             before = truth(cluster).lsn
             with_state(cluster, lambda state: fill(state, 15, 600, "again"))
             with monkeypatch.context() as patch:
-                patch.setattr(cache, name, value)
+                patch.setattr(loading, name, value)
                 assert start(cluster, path) <= before + 1
             assert start(cluster, path) == before + 15 + 1
 
@@ -81,7 +81,7 @@ def test_it_is_damaged(path: Path) -> None:
             for damaged in (data[:at], data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]):
                 path.write_bytes(damaged)
                 assert start(cluster, path) == 1, at
-                assert path.read_bytes()[: len(cache._MAGIC)] == cache._MAGIC
+                assert path.read_bytes()[: len(loading._MAGIC)] == loading._MAGIC
         for damaged in (b"", b"x" * 5000, data + b"more", data[:-1] + b"\xff\xff\xff\xff\xff"):
             path.write_bytes(damaged)
             assert start(cluster, path) in (1, last + 1)
@@ -160,7 +160,7 @@ def test_the_disk_is_full(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Cluster(seed=1, servers=1) as cluster:
         data = written(cluster, path)
         monkeypatch.setattr(os, "fsync", full)
-        monkeypatch.setattr(cache, "_MUCH_PAYLOADS", 0)
+        monkeypatch.setattr(loading, "_MUCH_PAYLOADS", 0)
         with_state(cluster, lambda state: fill(state, 3), cache=path)
         assert path.read_bytes() == data and len(list(path.parent.iterdir())) == 1
 

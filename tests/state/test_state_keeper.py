@@ -18,7 +18,7 @@ from snapshot_rig import (
 )
 
 from alpo.errors import Unavailable
-from alpo.state import State, codec, keeper
+from alpo.state import State, codec, snapshots
 from alpo.state.codec import Limits
 from alpo.testing import Cluster
 
@@ -39,7 +39,7 @@ def held_bytes(cluster: Cluster) -> int:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Snapshots are due after few bytes."""
-    monkeypatch.setattr(keeper, "DUE_BYTES", 40_000)
+    monkeypatch.setattr(snapshots, "DUE_BYTES", 40_000)
 
 
 def test_several_processes_keep_the_log_short() -> None:
@@ -66,7 +66,7 @@ def test_several_processes_keep_the_log_short() -> None:
 
 def test_a_large_snapshot_does_not_make_the_next_one_due(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many short variables take more bytes in a snapshot than they count for."""
-    monkeypatch.setattr(keeper, "DUE_BYTES", 20_000)
+    monkeypatch.setattr(snapshots, "DUE_BYTES", 20_000)
 
     async def work(state: State) -> None:
         async with anyio.create_task_group() as tasks:
@@ -98,8 +98,8 @@ def test_snapshots_is_auto_or_off() -> None:
 
 def test_one_a_day_if_something_landed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A day of 240 s here."""
-    assert keeper.DUE_MS == 24 * 3600 * 1000
-    monkeypatch.setattr(keeper, "DUE_MS", 240_000)
+    assert snapshots.DUE_MS == 24 * 3600 * 1000
+    monkeypatch.setattr(snapshots, "DUE_MS", 240_000)
 
     async def work(state: State) -> None:
         for _ in range(24 * 5 + 3):
@@ -267,7 +267,7 @@ def test_steady_writes(monkeypatch: pytest.MonkeyPatch, seconds: int) -> None:
 
     A day of virtual time takes minutes of a real one, since followers ask every second: so all is smaller here.
     """
-    monkeypatch.setattr(keeper, "DUE_BYTES", 400_000)
+    monkeypatch.setattr(snapshots, "DUE_BYTES", 400_000)
     most: list[int] = []
 
     async def work(state: State) -> None:

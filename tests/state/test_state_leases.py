@@ -8,8 +8,7 @@ from test_state_machine import LIMIT, SID, Fold, put
 
 from alpo.state import codec
 from alpo.state.codec import HEAD
-from alpo.state.machine import Machine
-from alpo.state.shapes import Outcome
+from alpo.state.machine import Machine, Outcome
 
 
 def test_leases_lapse_by_the_time_of_any_payload() -> None:

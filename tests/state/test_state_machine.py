@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from alpo.state import codec
 from alpo.state.codec import HEAD, INT_MAX, INT_MIN, Guard, Limits, Op
-from alpo.state.machine import UPLOAD_STALE_MS, Machine
-from alpo.state.shapes import Outcome, Result, chained, digest_bytes
+from alpo.state.machine import UPLOAD_STALE_MS, Machine, Outcome, Result, chained, digest_bytes
 from alpo.wire.framing import pack
 
 ID, SID, OTHER = b"s" * 16, b"u" * 16, b"v" * 16

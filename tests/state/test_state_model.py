@@ -16,12 +16,11 @@ from model_kit import SCENES
 
 from alpo.errors import NotGuaranteed
 from alpo.registry import Registry
-from alpo.registry.batches import Batch
-from alpo.state import verdicts
+from alpo.registry.operations import Batch
+from alpo.state import outcomes
 from alpo.state.codec import By, Command, Guard
 from alpo.state.folder import Folder
-from alpo.state.machine import Machine
-from alpo.state.shapes import Cell, Outcome, Result
+from alpo.state.machine import Cell, Machine, Outcome, Result
 from alpo.state.state import State
 from alpo.testing import Broken
 
@@ -69,7 +68,7 @@ def guards_at_the_sender(patch: pytest.MonkeyPatch) -> None:
             cell = machine.cells.get(name)
             have = 0 if cell is None else cell.created if by == By.CREATED else cell.version
             if have != wanted:
-                raise verdicts._changed(name, wanted, have)
+                raise outcomes._changed(name, wanted, have)
 
     patch.setattr(Machine, "_do", lambda self, command, blob: done(self, command._replace(guards=[]), blob))
     patch.setattr("alpo.state.state.refuse_at_once", at_once)
@@ -144,7 +143,7 @@ def existence_told_from_an_old_fold(patch: pytest.MonkeyPatch) -> None:
             cell = machine.cells.get(name)
             have = 0 if cell is None else cell.created if by == By.CREATED else cell.version
             if have != wanted and wanted <= machine.lsn:
-                raise verdicts._changed(name, wanted, have)
+                raise outcomes._changed(name, wanted, have)
 
     patch.setattr("alpo.state.state.refuse_at_once", at_once)
 

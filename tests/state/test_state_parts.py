@@ -13,9 +13,8 @@ from snapshot_rig import plain
 from alpo.state import codec
 from alpo.state.codec import By, Do, Limits
 from alpo.state.errors import Busy, Diverged
-from alpo.state.machine import Machine
+from alpo.state.machine import Frozen, Machine, Outcome, chained, digest_bytes
 from alpo.state.parts import PART_BYTES_MAX, Decoder, Encoder, Thawing, part_bytes_max
-from alpo.state.shapes import Frozen, Outcome, chained, digest_bytes
 from alpo.wire.framing import pack
 
 SID, STATE = bytes(range(16)), b"S" * 16

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import wraps
+from inspect import Signature, signature
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
+from snapshot_rig import cut_off
 
 from alpo.errors import Closed, ProtocolError, TlsMismatch, Unavailable
 from alpo.state import Changed, If, LockLost, Put, State, SyncState
@@ -15,160 +18,155 @@ from alpo.state.recipes import Election, Lock
 from alpo.testing import Cluster
 
 BACKENDS = ["asyncio", "trio"]
-Work = Callable[[Cluster, State, State], Awaitable[None]]
 
 
-def both(backend: str, work: Work, **options: Any) -> None:
-    """Run ``work`` with the states of two clients, "one" and "two"."""
-    async def go(cluster: Cluster) -> None:
+def both(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """The test that a coroutine function is: its first arguments are a cluster, and the states of two clients, "one"
+    and "two". Its argument ``backend``, if it has one, is also the event loop."""
+    async def go(cluster: Cluster, given: dict[str, Any]) -> None:
         async with cluster.connect("one") as a, cluster.connect("two") as b:
             async with State(a) as one, State(b) as two:
                 await one.put("x", "founded")
                 await two.fetch("x")
-                await work(cluster, one, two)
+                await test(cluster, one, two, **given)
 
-    with Cluster(seed=3, **options) as cluster:
-        anyio.run(go, cluster, backend=backend)
+    @wraps(test)
+    def on_its_own(**given: Any) -> None:
+        with Cluster(seed=3) as cluster:
+            anyio.run(go, cluster, given, backend=given.get("backend", "asyncio"))
 
-
-def cut_off(cluster: Cluster, client: str) -> None:
-    for server in cluster.servers:
-        cluster.cut(client, server)
+    _, _, _, *others = signature(test).parameters.values()
+    on_its_own.__signature__ = Signature(others)  # type: ignore[attr-defined]  # pytest looks for fixtures in it
+    return on_its_own
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_lock_that_was_told_of_too_late_is_not_entered(backend: str) -> None:
+@both
+async def test_a_lock_that_was_told_of_too_late_is_not_entered(
+    cluster: Cluster, one: State, two: State, backend: str
+) -> None:
     """The reply to the try is lost; when it comes at last, another process has the lock."""
-    async def work(cluster: Cluster, one: State, two: State) -> None:
-        inside: list[str] = []
+    inside: list[str] = []
 
-        async def body(state: State, name: str, stay_s: float) -> None:
-            async with Lock(state, "lock", ttl_s=3) as lock:
-                assert lock.held and not inside
-                inside.append(name)
-                await state.log.clock.sleep(stay_s)
-                inside.remove(name)
+    async def body(state: State, name: str, stay_s: float) -> None:
+        async with Lock(state, "lock", ttl_s=3) as lock:
+            assert lock.held and not inside
+            inside.append(name)
+            await state.log.clock.sleep(stay_s)
+            inside.remove(name)
 
-        async def later() -> None:
-            await two.log.clock.sleep(4)
-            await body(two, "two", 2)
+    async def later() -> None:
+        await two.log.clock.sleep(4)
+        await body(two, "two", 2)
 
-        cluster.after(0.003, lambda: cut_off(cluster, "one"))
-        cluster.after(8, cluster.heal)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(body, one, "one", 1)
-            tasks.start_soon(later)
-
-    both(backend, work)
+    cluster.after(0.003, lambda: cut_off(cluster, "one"))
+    cluster.after(8, cluster.heal)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(body, one, "one", 1)
+        tasks.start_soon(later)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_lock_that_is_left_leaves_nothing_behind(backend: str) -> None:
-    async def work(cluster: Cluster, one: State, two: State) -> None:
-        lock = Lock(one, "lock", ttl_s=1)
-        for _ in range(3):
-            async with lock:
-                pass
-            assert await lock.try_acquire()
-            await lock.release()
-        before = len(cluster.log())
-        await one.log.clock.sleep(20)
-        assert len(cluster.log()) == before, "a renewal goes on"
-        assert not (await two.fetch("lock")).version
-
-    both(backend, work)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_wait_that_is_cancelled_gives_back_what_it_got(backend: str) -> None:
-    async def work(cluster: Cluster, one: State, two: State) -> None:
-        for number in range(8):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(Lock(one, f"x{number}", ttl_s=10_000).acquire)
-                await one.log.clock.sleep(0.0005 * number)
-                tasks.cancel_scope.cancel()
-            await one.log.clock.sleep(1)
-            assert not (await two.fetch(f"x{number}")).version
-
-    both(backend, work)
-
-
-def test_limits_are_kept() -> None:
-    async def work(cluster: Cluster, one: State, two: State) -> None:
-        lock = Lock(one, "lock", ttl_s=3600)
-        await lock.acquire()
-        begun = cluster.now_s
-        with pytest.raises(Unavailable, match="not free within 2 s"):
-            await Lock(two, "lock", ttl_s=3600).acquire(timeout_s=2)
-        assert cluster.now_s - begun < 3
-        assert not await Lock(two, "lock", ttl_s=3600).try_acquire()
+@both
+async def test_a_lock_that_is_left_leaves_nothing_behind(
+    cluster: Cluster, one: State, two: State, backend: str
+) -> None:
+    lock = Lock(one, "lock", ttl_s=1)
+    for _ in range(3):
+        async with lock:
+            pass
+        assert await lock.try_acquire()
         await lock.release()
-        begun = cluster.now_s
-        await Lock(two, "lock", ttl_s=3600).acquire(timeout_s=2)
-        assert cluster.now_s - begun < 1
-
-    both("asyncio", work)
-
-
-def test_a_wait_without_a_limit_outlasts_an_outage() -> None:
-    async def work(cluster: Cluster, one: State, two: State) -> None:
-        cut_off(cluster, "one")
-        cluster.after(25, cluster.heal)
-        await Lock(one, "lock", ttl_s=5).acquire()
-
-    both("asyncio", work)
+    before = len(cluster.log())
+    await one.log.clock.sleep(20)
+    assert len(cluster.log()) == before, "a renewal goes on"
+    assert not (await two.fetch("lock")).version
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_lost_lock_cancels_its_body_and_is_told(backend: str) -> None:
-    async def work(cluster: Cluster, one: State, two: State) -> None:
-        lock = Lock(one, "lock", ttl_s=2)
-        begun = cluster.now_s
-        with pytest.raises(LockLost):
-            async with lock:
-                cut_off(cluster, "one")
-                await one.log.clock.sleep(100)
-        assert cluster.now_s - begun < 5 and not lock.held
-        with pytest.raises(LockLost):
-            _ = lock.token
-        cluster.heal()
-        async with lock, anyio.create_task_group() as tasks:  # again; a body may hold tasks
-            tasks.start_soon(one.log.clock.sleep, 0.1)
+@both
+async def test_a_wait_that_is_cancelled_gives_back_what_it_got(
+    cluster: Cluster, one: State, two: State, backend: str
+) -> None:
+    for number in range(8):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(Lock(one, f"x{number}", ttl_s=10_000).acquire)
+            await one.log.clock.sleep(0.0005 * number)
+            tasks.cancel_scope.cancel()
+        await one.log.clock.sleep(1)
+        assert not (await two.fetch(f"x{number}")).version
 
-    both(backend, work)
+
+@both
+async def test_limits_are_kept(cluster: Cluster, one: State, two: State) -> None:
+    lock = Lock(one, "lock", ttl_s=3600)
+    await lock.acquire()
+    begun = cluster.now_s
+    with pytest.raises(Unavailable, match="not free within 2 s"):
+        await Lock(two, "lock", ttl_s=3600).acquire(timeout_s=2)
+    assert cluster.now_s - begun < 3
+    assert not await Lock(two, "lock", ttl_s=3600).try_acquire()
+    await lock.release()
+    begun = cluster.now_s
+    await Lock(two, "lock", ttl_s=3600).acquire(timeout_s=2)
+    assert cluster.now_s - begun < 1
+
+
+@both
+async def test_a_wait_without_a_limit_outlasts_an_outage(cluster: Cluster, one: State, two: State) -> None:
+    cut_off(cluster, "one")
+    cluster.after(25, cluster.heal)
+    await Lock(one, "lock", ttl_s=5).acquire()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@both
+async def test_a_lost_lock_cancels_its_body_and_is_told(cluster: Cluster, one: State, two: State, backend: str) -> None:
+    lock = Lock(one, "lock", ttl_s=2)
+    begun = cluster.now_s
+    with pytest.raises(LockLost):
+        async with lock:
+            cut_off(cluster, "one")
+            await one.log.clock.sleep(100)
+    assert cluster.now_s - begun < 5 and not lock.held
+    with pytest.raises(LockLost):
+        _ = lock.token
+    cluster.heal()
+    async with lock, anyio.create_task_group() as tasks:  # again; a body may hold tasks
+        tasks.start_soon(one.log.clock.sleep, 0.1)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("way", ["taken by this process", "taken by another", "the state is loaded anew"])
-def test_a_lock_is_lost_as_soon_as_its_process_knows(backend: str, way: str) -> None:
+@both
+async def test_a_lock_is_lost_as_soon_as_its_process_knows(
+    cluster: Cluster, one: State, two: State, backend: str, way: str
+) -> None:
     """The lease lasts an hour; the holder's next renewal, in 20 minutes, would show the loss too late."""
-    async def work(cluster: Cluster, one: State, two: State) -> None:
-        lock, anew = Lock(one, "lock", ttl_s=3600), way == "the state is loaded anew"
-        begun = cluster.now_s
+    lock, anew = Lock(one, "lock", ttl_s=3600), way == "the state is loaded anew"
+    begun = cluster.now_s
 
-        async def take() -> None:
-            if anew:
-                cut_off(cluster, "one")
-            await (one if way == "taken by this process" else two).put("lock", None)
-            assert await Lock(two, "lock", ttl_s=3600).try_acquire()
-            for _ in range(2 if anew else 0):
-                await two.put("x", "1")
-                await two.snapshot(trim=True)
-            cluster.heal()
-            await one.fetch("lock")
-            assert not lock.held
+    async def take() -> None:
+        if anew:
+            cut_off(cluster, "one")
+        await (one if way == "taken by this process" else two).put("lock", None)
+        assert await Lock(two, "lock", ttl_s=3600).try_acquire()
+        for _ in range(2 if anew else 0):
+            await two.put("x", "1")
+            await two.snapshot(trim=True)
+        cluster.heal()
+        await one.fetch("lock")
+        assert not lock.held
 
-        async with anyio.create_task_group() as tasks:
-            with pytest.raises(LockLost):
-                async with lock:
-                    assert lock.held
-                    tasks.start_soon(take)
-                    await one.log.clock.sleep(3600)
-        assert cluster.now_s - begun < 60
-        assert not lock.held and await lock.release()
-        assert not await Lock(one, "lock", ttl_s=3600).try_acquire()
-
-    both(backend, work)
+    async with anyio.create_task_group() as tasks:
+        with pytest.raises(LockLost):
+            async with lock:
+                assert lock.held
+                tasks.start_soon(take)
+                await one.log.clock.sleep(3600)
+    assert cluster.now_s - begun < 60
+    assert not lock.held and await lock.release()
+    assert not await Lock(one, "lock", ttl_s=3600).try_acquire()
 
 
 def test_a_blocking_lock_is_lost_as_soon_as_its_process_knows() -> None:
@@ -185,49 +183,43 @@ def test_a_blocking_lock_is_lost_as_soon_as_its_process_knows() -> None:
             assert (lock.held, other.held) == (False, True)
 
 
-def test_a_lock_taken_away_before_its_taker_looked_is_not_taken() -> None:
+@both
+async def test_a_lock_taken_away_before_its_taker_looked_is_not_taken(cluster: Cluster, one: State, two: State) -> None:
     """The page with the try also holds the writes that take the lock away, so its taker folds all at once."""
-    async def work(cluster: Cluster, one: State, two: State) -> None:
-        lock, told = Lock(one, "lock", ttl_s=3600), one._told
+    lock, told = Lock(one, "lock", ttl_s=3600), one._settling.result_of
 
-        async def told_late(sent: Any) -> Any:
-            result = await told(sent)
-            await two.put("lock", "another's")
-            await two.put("lock", None)
-            await two.put("lock", "another's")
-            await one.fetch("lock")
-            return result
+    async def told_late(sent: Any) -> Any:
+        result = await told(sent)
+        await two.put("lock", "another's")
+        await two.put("lock", None)
+        await two.put("lock", "another's")
+        await one.fetch("lock")
+        return result
 
-        one._told = told_late  # type: ignore[method-assign]
-        assert not await lock.try_acquire()
-        assert not lock.held
-
-    both("asyncio", work)
+    one._settling.result_of = told_late  # type: ignore[method-assign]
+    assert not await lock.try_acquire()
+    assert not lock.held
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_an_error_of_the_body_gives_the_lock_back(backend: str) -> None:
-    async def work(cluster: Cluster, one: State, two: State) -> None:
-        with pytest.raises(ZeroDivisionError):
-            async with Lock(one, "lock", ttl_s=1000) as lock:
-                rows = one.rows("lock", fence=lock.token)
-                await rows.put("r", "1")
-                raise ZeroDivisionError
-        async with Election(two, "lock", "two", ttl_s=1000).lead() as reign:
-            assert reign.token > 0 and (await reign.holder()).text == "two"
-            with pytest.raises(Changed):
-                await rows.put("r", "2")
-
-    both(backend, work)
+@both
+async def test_an_error_of_the_body_gives_the_lock_back(cluster: Cluster, one: State, two: State, backend: str) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with Lock(one, "lock", ttl_s=1000) as lock:
+            rows = one.rows("lock", fence=lock.token)
+            await rows.put("r", "1")
+            raise ZeroDivisionError
+    async with Election(two, "lock", "two", ttl_s=1000).lead() as reign:
+        assert reign.token > 0 and (await reign.holder()).text == "two"
+        with pytest.raises(Changed):
+            await rows.put("r", "2")
 
 
-def test_a_lease_that_can_never_be_is_told_at_once() -> None:
-    async def work(cluster: Cluster, one: State, two: State) -> None:
-        for wrong in (0, -1, 2e9, float("nan")):
-            with pytest.raises(ValueError, match="s"):
-                Lock(one, "lock", ttl_s=wrong)
-
-    both("asyncio", work)
+@both
+async def test_a_lease_that_can_never_be_is_told_at_once(cluster: Cluster, one: State, two: State) -> None:
+    for wrong in (0, -1, 2e9, float("nan")):
+        with pytest.raises(ValueError, match="s"):
+            Lock(one, "lock", ttl_s=wrong)
 
 
 # -- a state that is left ---------------------------------------------------------------
@@ -260,89 +252,83 @@ def test_a_state_that_is_left_answers_nothing_any_more(backend: str) -> None:
         anyio.run(go, cluster, backend=backend)
 
 
-def test_outcomes_are_told_to_those_whose_they_are() -> None:
+@both
+async def test_outcomes_are_told_to_those_whose_they_are(cluster: Cluster, one: State, two: State) -> None:
     """A plain append and a write of the state over one log, both of unknown outcome."""
-    async def work(cluster: Cluster, one: State, two: State) -> None:
-        cut_off(cluster, "one")
-        failed: list[str] = []
+    cut_off(cluster, "one")
+    failed: list[str] = []
 
-        async def appended() -> None:
-            try:
-                await one.log.append(b"plain", timeout_s=1)
-            except Exception as error:
-                failed.append(type(error).__name__)
+    async def appended() -> None:
+        try:
+            await one.log.append(b"plain", timeout_s=1)
+        except Exception as error:
+            failed.append(type(error).__name__)
 
-        async def put() -> None:
-            try:
-                await one.put("y", "1")
-            except Exception as error:
-                failed.append(type(error).__name__)
+    async def put() -> None:
+        try:
+            await one.put("y", "1")
+        except Exception as error:
+            failed.append(type(error).__name__)
 
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(appended)
-            tasks.start_soon(put)
-        cluster.heal()
-        assert failed == ["NotGuaranteed"] * 2
-        mine = await one.settle()
-        plain = await one.log.settle()
-        assert len(mine) == 1 and set(plain) - set(mine), (mine, plain)
-        assert (await one.fetch("y")).version == next(iter(mine.values()))
-        assert await one.settle() == {}
-
-    both("asyncio", work)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(appended)
+        tasks.start_soon(put)
+    cluster.heal()
+    assert failed == ["NotGuaranteed"] * 2
+    mine = await one.settle()
+    plain = await one.log.settle()
+    assert len(mine) == 1 and set(plain) - set(mine), (mine, plain)
+    assert (await one.fetch("y")).version == next(iter(mine.values()))
+    assert await one.settle() == {}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_deadlines_are_on_the_logs_clock(backend: str) -> None:
-    async def work(cluster: Cluster, one: State, two: State) -> None:
-        log = one.log
-        began_s = log.clock.now_s()
-        with pytest.raises(Unavailable, match="did not come within 10 s"):
-            await one.fetch("x", at_least=one.lsn + 1000)
-        assert 10 <= log.clock.now_s() - began_s < 11
-        lock = Lock(one, "lock", ttl_s=3)
-        async with lock:
-            cut_off(cluster, "one")
-            began_s = log.clock.now_s()
-        assert 3 <= log.clock.now_s() - began_s < 4
-        cluster.heal()
-        await lock.acquire()
-        assert await lock.release() and await lock.release()
-        await lock.acquire()
+@both
+async def test_deadlines_are_on_the_logs_clock(cluster: Cluster, one: State, two: State, backend: str) -> None:
+    log = one.log
+    began_s = log.clock.now_s()
+    with pytest.raises(Unavailable, match="did not come within 10 s"):
+        await one.fetch("x", at_least=one.lsn + 1000)
+    assert 10 <= log.clock.now_s() - began_s < 11
+    lock = Lock(one, "lock", ttl_s=3)
+    async with lock:
         cut_off(cluster, "one")
-        assert not await lock.release()
-        cluster.heal()
-
-    both(backend, work)
+        began_s = log.clock.now_s()
+    assert 3 <= log.clock.now_s() - began_s < 4
+    cluster.heal()
+    await lock.acquire()
+    assert await lock.release() and await lock.release()
+    await lock.acquire()
+    cut_off(cluster, "one")
+    assert not await lock.release()
+    cluster.heal()
 
 
 @pytest.mark.parametrize("error", [ProtocolError("another cluster"), TlsMismatch("a: TLS")], ids=["cluster", "tls"])
-def test_a_lock_is_not_asked_for_again_where_no_other_try_betters_it(error: Exception) -> None:
-    async def work(cluster: Cluster, one: State, two: State) -> None:
-        asked: list[float | None] = []
+@both
+async def test_a_lock_is_not_asked_for_again_where_no_other_try_betters_it(
+    cluster: Cluster, one: State, two: State, error: Exception
+) -> None:
+    asked: list[float | None] = []
 
-        async def refused(ifs: object, changes: object, timeout_s: float | None) -> Any:
-            asked.append(timeout_s)
-            raise error if len(asked) > 1 else Unavailable("no server answers")
+    async def refused(ifs: object, changes: object, timeout_s: float | None) -> Any:
+        asked.append(timeout_s)
+        raise error if len(asked) > 1 else Unavailable("no server answers")
 
-        one._send = refused  # type: ignore[method-assign, assignment]
-        with pytest.raises(type(error)):
-            await Lock(one, "lock").acquire()
-        assert len(asked) == 2
-
-    both("asyncio", work)
+    one.command = refused  # type: ignore[method-assign, assignment]
+    with pytest.raises(type(error)):
+        await Lock(one, "lock").acquire()
+    assert len(asked) == 2
 
 
-def test_no_time_to_wait_is_time_to_take_what_is_free() -> None:
-    async def work(cluster: Cluster, one: State, two: State) -> None:
-        lock, other = Lock(one, "lock"), Lock(two, "lock")
-        await lock.acquire(timeout_s=0)
-        began_s = one.log.clock.now_s()
-        with pytest.raises(Unavailable, match="not free within 0 s"):
-            await other.acquire(timeout_s=0)
-        assert lock.held and one.log.clock.now_s() - began_s < 1
-
-    both("asyncio", work)
+@both
+async def test_no_time_to_wait_is_time_to_take_what_is_free(cluster: Cluster, one: State, two: State) -> None:
+    lock, other = Lock(one, "lock"), Lock(two, "lock")
+    await lock.acquire(timeout_s=0)
+    began_s = one.log.clock.now_s()
+    with pytest.raises(Unavailable, match="not free within 0 s"):
+        await other.acquire(timeout_s=0)
+    assert lock.held and one.log.clock.now_s() - began_s < 1
 
 
 @pytest.mark.parametrize("version", [1, 1000])

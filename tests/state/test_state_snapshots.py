@@ -12,6 +12,7 @@ from snapshot_rig import (
     Steps,
     check_trims,
     cursor_of,
+    cut_off,
     fill,
     first_of,
     fresh,
@@ -26,7 +27,7 @@ from snapshot_rig import (
 )
 
 from alpo.state import Busy, NotFounded, SnapshotInfo, State, codec
-from alpo.state.shapes import Outcome
+from alpo.state.machine import Outcome
 from alpo.testing import Cluster
 
 
@@ -269,11 +270,6 @@ def crashed(stop: int, crash: Callable[[Cluster], object], servers: int = 1) -> 
         check_trims(cluster)
         fresh(cluster)
     return ended
-
-
-def cut_off(cluster: Cluster) -> None:
-    for id in cluster.servers:
-        cluster.cut("program", id)
 
 
 @pytest.mark.parametrize("crash", [cut_off, lambda cluster: None], ids=["dies", "stops"])

@@ -1,16 +1,21 @@
-"""Have a server answer an operator's request: each is repeated until it is answered or its time is up."""
+"""Have a server answer an operator's request, which is repeated until it is answered or its time is up.
+
+Law: nothing here needs the tasks behind a `Log`; each call dials, asks and is done.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
+from typing import TypeAlias, TypeVar
 
 import anyio
 
-from alpo.client.arguments import seconds_text
+from alpo.client.arguments import need_seconds, seconds_text
 from alpo.client.connection import Connection, Lost
 from alpo.client.reasons import AWAY, UNSEEN, code_name, kind_of
-from alpo.client.servers import PAUSE_FIRST_S, PAUSE_MAX_S, Servers
+from alpo.client.retry import ATTEMPT_S, Again, Clock, retried
+from alpo.client.servers import Servers
 from alpo.core.requests import Code
 from alpo.errors import (
     AlpoError,
@@ -23,17 +28,92 @@ from alpo.errors import (
 from alpo.wire import requests as w
 
 T = TypeVar("T")
+#: Refusals with an error of their own: code -> the maker of the error to raise.
+Refusals: TypeAlias = Mapping[Code, Callable[[w.RequestRefused], Exception]]
+_NONE: Refusals = MappingProxyType({})
+#: The maker of a request of its number.
+Make: TypeAlias = Callable[[int], w.ClientRequest]
 
-ATTEMPT_S = 1.0
+
+class Asking:
+    """A cluster that is asked: the ground of a `Log`, on which its calls stand.
+
+    Each call is repeated until a server answers it, ``timeout_s`` seconds at most (None: what the log was given). Every
+    one raises `Closed` once the log is closed.
+    """
+
+    def __init__(self, servers: Servers, timeout_s: float) -> None:
+        need_seconds(timeout_s)
+        self._servers = servers
+        self._timeout_s = timeout_s
+        #: The time in which this log lives: for libraries built on it.
+        self.clock = Clock(servers.rng)
+
+    @property
+    def closed(self) -> bool:
+        """True once closed, here or in the process that this one was forked from."""
+        return self._servers.closed
+
+    @property
+    def forked(self) -> bool:
+        """True in a process that was forked from the one that made this log. For libraries built on it."""
+        return self._servers.inherited
+
+    @property
+    def timeout_s(self) -> float:
+        """The seconds that a call waits for an answer, unless it is given others. For libraries built on this log."""
+        return self._timeout_s
+
+    @property
+    def cluster(self) -> str:
+        """The id of the cluster, in hex; "" until a server has named it. For libraries built on this log."""
+        return self._servers.cluster.hex()
+
+    @property
+    def reason(self) -> AlpoError | None:
+        """The reason why what is under way is not done yet, the most telling one first; None if nothing is the matter.
+        For libraries built on this log."""
+        return self._servers.reason
+
+    def _seconds(self, timeout_s: float | None) -> float:
+        """Seconds to wait, for every call that waits. Raises `Closed`, TypeError, ValueError."""
+        self._servers.require_open()
+        if timeout_s is None:
+            return self._timeout_s
+        need_seconds(timeout_s, zero=True)
+        return timeout_s
+
+    async def _ask(self, make: Make, wants: type[T], timeout_s: float | None, refusals: Refusals = _NONE) -> T:
+        """The leader's answer to a request, as `ask`."""
+        return await ask(self._servers, make, wants, self._seconds(timeout_s), refusals)
 
 
-class Again(Exception):
-    """An answer that settles nothing, so that the request is tried again. ``reason``: the error to raise if no try
-    succeeds in time."""
+def servers_of(log: Asking) -> Servers:
+    """The servers that a log knows of, and its connections to them. For the library."""
+    return log._servers
 
-    def __init__(self, reason: AlpoError) -> None:
-        super().__init__(str(reason))
-        self.reason = reason
+
+async def ask(
+    servers: Servers, make: Make, wants: type[T], timeout_s: float, refusals: Refusals = _NONE,
+    attempt_s: float = ATTEMPT_S,
+) -> T:
+    """The answer of the type ``wants`` to the request that ``make`` makes of a number, from the leader.
+
+    ``refusals``: what to raise for some codes. Raises `Refused`, `ProtocolError`, and as `at_leader`.
+    """
+    return await at_leader(servers, lambda there: answered(servers, there, make, wants, refusals), timeout_s, attempt_s)
+
+
+async def answered(
+    servers: Servers, connection: Connection, make: Make, wants: type[T], refusals: Refusals = _NONE
+) -> T:
+    """The answer to one request on one connection, as `ask`. Raises `Again` and `Lost`, too."""
+    answer = await connection.ask(make)
+    if isinstance(answer, wants):
+        return answer
+    if isinstance(answer, w.RequestRefused) and answer.code in refusals:
+        raise refusals[Code(answer.code)](answer)
+    raise unwelcome(servers, answer)
 
 
 async def at_leader(
@@ -56,34 +136,32 @@ async def until_answered(
     They are repeated after `Lost` from either, and after `Again`; any other error of either passes through. Raises
     `Unavailable` once ``timeout_s`` is over, with the most telling reason; ``attempt_s``: seconds for one attempt.
     """
-    pause_s = 0.0
+    async def once(seconds: float) -> T:
+        servers.require_open()
+        connection: Connection | None = None
+        whole = False
+        try:
+            connection = await servers.lend(connect)
+            with anyio.move_on_after(seconds):
+                result = await attempt(connection)
+                whole = True
+                servers.reasons.over()
+                return result
+            servers.hint = None
+            servers.reasons.lost(connection.address, Unavailable(f"{connection.address} does not answer"))
+        except Lost as lost:
+            if connection is not None:  # else the code that dialled has noted the loss
+                servers.reasons.lost(connection.address, lost.reason)
+        except Again as again:
+            if connection is not None and again.reason is not None:
+                servers.reasons.answered(connection.address, again.reason)
+        finally:
+            if connection is not None:
+                (servers.give_back if whole else servers.drop)(connection)
+        raise Again
+
     try:
-        with anyio.fail_after(timeout_s):
-            while True:
-                servers.require_open()
-                connection: Connection | None = None
-                whole = False
-                try:
-                    connection = await servers.lend(connect)
-                    with anyio.move_on_after(attempt_s):
-                        result = await attempt(connection)
-                        whole = True
-                        servers.reasons.over()
-                        return result
-                    servers.hint = None
-                    servers.reasons.lost(connection.address, Unavailable(f"{connection.address} does not answer"))
-                except Lost as lost:
-                    if connection is not None:  # else the code that dialled has noted the loss
-                        servers.reasons.lost(connection.address, lost.reason)
-                except Again as again:
-                    if connection is not None:
-                        servers.reasons.answered(connection.address, again.reason)
-                finally:
-                    if connection is not None:
-                        (servers.give_back if whole else servers.drop)(connection)
-                attempt_s *= 2
-                await anyio.sleep(pause_s)
-                pause_s = min(max(pause_s * 2, PAUSE_FIRST_S), PAUSE_MAX_S)
+        return await retried(once, timeout_s, attempt_s)
     except TimeoutError as error:
         raise no_answer(servers, timeout_s) from error
 
@@ -102,11 +180,16 @@ def no_answer(servers: Servers, timeout_s: float, hint: str = "") -> AlpoError:
 
 def unwelcome(servers: Servers, answer: w.ServerReply) -> Exception:
     """The error to raise for an answer that is not the one asked for: `Again`, `Refused` or `ProtocolError`."""
-    if not isinstance(answer, w.RequestRefused):
-        return ProtocolError(f"an answer of the wrong kind: {type(answer).__name__}")
-    if answer.code in UNSEEN or answer.code == Code.LOST_LEADERSHIP:
+    if isinstance(answer, w.RequestRefused) and (answer.code in UNSEEN or answer.code == Code.LOST_LEADERSHIP):
         return Again(reason_of(servers, answer))
-    return Refused(answer.detail or code_name(answer.code))
+    return refusal(answer)
+
+
+def refusal(answer: w.ServerReply) -> AlpoError:
+    """The error to raise for an answer that is not the one asked for, where no other try betters it."""
+    if isinstance(answer, w.RequestRefused):
+        return Refused(answer.detail or code_name(answer.code))
+    return ProtocolError(f"an answer of the wrong kind: {type(answer).__name__}")
 
 
 def reason_of(servers: Servers, answer: w.RequestRefused | w.AppendRefused) -> AlpoError:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import anyio
 
@@ -22,10 +22,10 @@ from alpo.client.connection import Connection, Lost
 from alpo.client.reasons import code_name, kind_of
 from alpo.client.servers import Servers
 from alpo.core.requests import Code
-from alpo.errors import ProtocolError, Refused, Unavailable
+from alpo.errors import Refused, Unavailable
 from alpo.wire.requests import Backup, BackupHead, BackupRows, Done, GiveBack, RequestRefused, Status, StatusAnswer
 
-from .asking import no_answer
+from .asking import Asking, no_answer, refusal
 
 _LOOK_S = 0.2
 
@@ -51,12 +51,19 @@ class BackupInfo(NamedTuple):
     bytes: int
 
 
-async def compact(servers: Servers, server: int, timeout_s: float) -> FileSpace:
-    """Have ``server`` give its file's free space back, and wait; returns how the file is then. Raises as `watch`."""
-    async with aclosing(watch(servers, server, timeout_s)) as seen:  # type: ignore[type-var]
-        async for now in seen:
-            last = now
-    return last
+class FileCalls(Asking):
+    """The calls of a `Log` about servers' data files."""
+
+    async def compact(self, server: int, timeout_s: float | None = None) -> FileSpace:
+        """Have a server give the free space of its data file back to the file system, while it serves.
+
+        Waits until all is given back, and returns how the file is then; ``timeout_s`` bounds how long nothing may come
+        of it. Raises `Refused`, `Unavailable`, `ProtocolError`.
+        """
+        async with aclosing(watch(self._servers, server, self._seconds(timeout_s))) as seen:  # type: ignore[type-var]
+            async for now in seen:
+                last = now
+        return last
 
 
 async def watch(servers: Servers, server: int, timeout_s: float) -> AsyncIterator[FileSpace]:
@@ -100,23 +107,17 @@ async def watch(servers: Servers, server: int, timeout_s: float) -> AsyncIterato
 async def _begin(connection: Connection) -> None:
     answer = await connection.ask(GiveBack)
     if not isinstance(answer, Done):
-        raise _unwelcome(answer)
+        raise refusal(answer)
 
 
 async def _look(connection: Connection) -> FileSpace:
     answer = await connection.ask(Status)
     if not isinstance(answer, StatusAnswer):
-        raise _unwelcome(answer)
+        raise refusal(answer)
     disk_bytes, free_bytes = (answer.fields.get(key) for key in ("disk_bytes", "file_free_bytes"))
     if not isinstance(disk_bytes, int) or not isinstance(free_bytes, int):
         raise Refused(f"server {connection.hello.id} has no data file to make smaller")
     return FileSpace(connection.hello.id, disk_bytes, free_bytes, answer.fields.get("giving_back") is True)
-
-
-def _unwelcome(answer: Any) -> Exception:
-    if isinstance(answer, RequestRefused):
-        return Refused(answer.detail or code_name(answer.code))
-    return ProtocolError(f"an answer of the wrong kind: {type(answer).__name__}")
 
 
 class Overtaken(Refused):
@@ -143,11 +144,10 @@ async def copy_log(
             for message in messages:
                 if getattr(message, "request", None) != number:
                     continue
-                if isinstance(message, RequestRefused):
-                    kind = Overtaken if message.code == Code.OUT_OF_RANGE else Refused
-                    raise kind(message.detail or code_name(message.code))
+                if isinstance(message, RequestRefused) and message.code == Code.OUT_OF_RANGE:
+                    raise Overtaken(message.detail or code_name(message.code))
                 if not isinstance(message, BackupHead | BackupRows | Done):
-                    raise ProtocolError(f"an answer of the wrong kind: {type(message).__name__}")
+                    raise refusal(message)
                 yield message
                 if isinstance(message, Done):
                     return

@@ -75,10 +75,9 @@ class Others:
                     nursery.cancel_scope.cancel()
                 self._wanted = trio.Event()
                 self._asked_s = -math.inf
-                await self._hang_up()
+                self._hang_up()
         finally:
-            with trio.CancelScope(shield=True):
-                await self._hang_up()
+            self._hang_up()
 
     async def _ask_while_looked_at(self, nursery: trio.Nursery) -> None:
         while trio.current_time() - self._looked_s < LOOKED_S:
@@ -120,7 +119,7 @@ class Others:
         """Ask all that are not still being asked; returns once they have answered, or after `ANSWER_S`."""
         members = self._members()
         for id in [id for id in self._known if id not in members]:
-            await self._close(self._known.pop(id))
+            self._close(self._known.pop(id))
         for id, address in members.items():
             other = self._known.setdefault(id, _Other())
             if not other.is_asked:
@@ -153,17 +152,17 @@ class Others:
         finally:
             other.is_asked = False
             if not answered:
-                await self._close(other)
+                self._close(other)
             self._answered.unpark_all()
 
-    async def _hang_up(self) -> None:
+    def _hang_up(self) -> None:
         for other in self._known.values():
-            await self._close(other)
+            self._close(other)
 
-    async def _close(self, other: _Other) -> None:
+    def _close(self, other: _Other) -> None:
         inquiry, other.inquiry = other.inquiry, None
         if inquiry is not None:
-            await inquiry.aclose()
+            inquiry.close()
 
 
 #: Seconds for which an answer is kept, whoever asks.

@@ -28,7 +28,7 @@ def accept(target: Target) -> None:
         alpo clock accept
     """
     async def believe() -> None:
-        from alpo.client.operator.settings import accept_clocks
+        from alpo.client.operator.members import accept_clocks
         from alpo.client.servers import Servers, given_tls
 
         servers = Servers(target.servers, tls=given_tls(None))

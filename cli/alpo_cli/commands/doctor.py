@@ -19,7 +19,7 @@ from ..story import handed_over, reigns
 from .status import members
 
 if TYPE_CHECKING:
-    from alpo.client.operator.events import Events
+    from alpo.client.operator.status import Events
 
 _HOUR = timedelta(hours=1)
 #: Seconds that a server has to tell its events.

@@ -19,7 +19,7 @@ from ..story import Chapter
 from .status import require_one
 
 if TYPE_CHECKING:
-    from alpo.client.operator.events import Events, ServerEvent
+    from alpo.client.operator.status import Events, ServerEvent
 
 
 class Wanted(NamedTuple):

@@ -51,7 +51,7 @@ def _text(value: float) -> str:
 
 def parse(assignments: list[str]) -> dict[str, float]:
     """Parse NAME=VALUE arguments. Raises UsageProblem."""
-    from alpo.client.operator.settings import parse_setting
+    from alpo.client.operator.members import parse_setting
 
     wanted: dict[str, float] = {}
     for text in assignments:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from alpo.client.operator.events import ServerEvent
+from alpo.client.operator.status import ServerEvent
 from alpo.core.entries import Kind
 from alpo.offline import Source, StoreError, open_source
 from alpo.storage.events import ROWS_MAX, read_events

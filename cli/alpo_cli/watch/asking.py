@@ -22,8 +22,7 @@ import anyio
 
 from alpo.addresses import AddressError, parse_address
 from alpo.client.connection import Connection, Lost
-from alpo.client.operator.events import Account, merged, newest
-from alpo.client.operator.status import account
+from alpo.client.operator.status import Account, account, merged, newest
 from alpo.client.servers import CANDIDATES_MAX, Servers, given_tls
 from alpo.dialling import Way
 from alpo.standing import sound

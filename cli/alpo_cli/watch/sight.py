@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from alpo import standing
-from alpo.client.operator.events import ServerEvent
+from alpo.client.operator.status import ServerEvent
 from alpo.health import Finding, Verdict, examine, not_well, worst
 from alpo.standing import lag_of, leader_of, sound, span
 

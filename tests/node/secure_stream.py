@@ -1,10 +1,4 @@
-"""A stream over TLS, for the few questions that a server asks another one beside the log.
-
-Laws:
-
-* The handshake computes in a thread, where it takes a turn; the event loop waits for the other side only.
-* One task sends and one receives. Closing wakes both.
-"""
+"""A stream over TLS, for clients and servers by hand. One task sends and one receives; closing wakes both."""
 
 from __future__ import annotations
 
@@ -12,9 +6,8 @@ import ssl
 
 import trio
 
+from alpo.node.threads import in_thread
 from alpo.secure import SecureSocket
-
-from .threads import in_thread
 
 _RECEIVE_BYTES = 1 << 16
 #: Pause after a send that was refused though the socket could be written to: TLS may want to read first.

@@ -1,4 +1,5 @@
-"""A server's end of a client's connection: alpod's own rules, without sockets and tasks.
+"""Connections between clients and servers, each over a `Wire`: a server's end, with alpod's own rules, without sockets
+and tasks; a client's end, an `alpo.client.connection.Connection`; and the `Network` of all.
 
 Laws:
 
@@ -9,33 +10,43 @@ Laws:
 
 from __future__ import annotations
 
+import random
+import socket
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
+import anyio
+
+from alpo.client.connection import Connection, Lost
 from alpo.core.entries import Part, join_payloads, parts, split_payloads
 from alpo.core.ready import Input
 from alpo.core.replica import Replica
 from alpo.core.requests import Code, CursorsAre, ListCursors, ReadAt, ReadIndex, Refused, Reply
+from alpo.dialling import Way
+from alpo.errors import ProtocolError, Unavailable
 from alpo.node.admission import Limits, frame_bytes
 from alpo.node.backups import behind
 from alpo.node.client_connection import ClientRequests, Handler
 from alpo.node.counters import Counters, Elections
-from alpo.node.pages import Extent, OutOfRange, answer, build_page, extent, with_tail
-from alpo.node.reads import front
+from alpo.node.pages import Extent, OutOfRange, build_page, extent, with_tail
+from alpo.node.reads import front, refuse_range, refused_here
 from alpo.node.retention import lags
 from alpo.node.routes import Ourselves, server_hello
 from alpo.node.status import status_fields
 from alpo.wire import requests as w
 from alpo.wire.codec import WireError, decode_client, decode_hello, encode, encode_problem
 from alpo.wire.framing import HELLO_BYTES_MAX, FrameError, FrameReader
-from alpo.wire.requests import NO_ENTRIES, unpack_page
+from alpo.wire.requests import unpack_page
 from alpo_sim.checks import Broken
 from alpo_sim.host import Host
 from alpo_sim.options import MS
 
-from .world import Wire
+from .world import DELAY_US, ClusterWorld, Wire
 
+#: Seconds after which a dial that nobody answers is given up: a new one finds out whether the network is mended.
+DIAL_S = 1.0
 _PAGE_US = 300
 #: Requests that no simulated server can do, and why.
 _REFUSED = {
@@ -177,12 +188,7 @@ class ServerEnd:
         """Answer a read with a page, once the core has vouched for it, or from what this server has."""
         if ask.linearizable:
             self._ask(ReadIndex(0), lambda reply: self._read_index(client, ask, reply))
-        elif self.replica.status_text != "VOTING":
-            client.refuse(
-                ask.request, Code.NOT_READY, leader=self.replica.leader_id,
-                detail=f"this server is {self.replica.status_text}",
-            )
-        else:
+        elif not refused_here(client, ask, self.replica):
             self._read_local(client, ask)
 
     def _read_index(self, client: ClientRequests, ask: w.Read | w.ReadColumns, reply: Reply) -> None:
@@ -194,23 +200,34 @@ class ServerEnd:
 
     def _read_local(self, client: ClientRequests, ask: w.Read | w.ReadColumns) -> None:
         """Answer a local read once the payload that it waits for is there, or its time is up."""
-        boots, wanted = self._host.boots, (ask.end or ask.start) if ask.wait_ms > 0 else 0
-        looks = self._world.after_step[self._host.id]
+        wanted, boots = (ask.end or ask.start) if ask.wait_ms > 0 else 0, self._host.boots
+        self._when(
+            lambda: self._extent(self.replica.readable_id).end_lsn >= wanted, ask.wait_ms,
+            lambda: self._world.after(_PAGE_US, self._page, client, ask, self.replica.readable_id, boots),
+        )
+
+    def _when(self, ready: Callable[[], bool], wait_ms: int, then: Callable[[], None]) -> None:
+        """Call ``then()`` once ``ready()``, which is asked after each step, or the time is up; not if the connection or
+        the server's process ends before."""
+        boots, looks = self._host.boots, self._world.after_step[self._host.id]
 
         def look(late: bool = False) -> None:
             if look not in looks:
                 return
-            if self.closed or self._host.boots != boots or self._host.replica is None:
+            if not self._serves(boots):
                 looks.remove(look)
-            elif late or self._extent(self.replica.readable_id).end_lsn >= wanted:
+            elif late or ready():
                 looks.remove(look)
-                self._world.after(_PAGE_US, self._page, client, ask, self.replica.readable_id, boots)
+                then()
 
         looks.append(look)
-        if wanted:
-            wait_us = min(ask.wait_ms, int(self.limits.poll_s_max * 1000)) * MS
-            self._world.after(wait_us, look, True)
         look()
+        if look in looks:
+            self._world.after(min(wait_ms, int(self.limits.poll_s_max * 1000)) * MS, look, True)
+
+    def _serves(self, boots: int) -> bool:
+        """True while the connection is open, and the server's process is the one of so many starts."""
+        return not self.closed and self._host.boots == boots and self._host.replica is not None
 
     def _extent(self, end_id: int) -> Extent:
         """The part of the log that may be read, up to entry ``end_id``."""
@@ -218,7 +235,7 @@ class ServerEnd:
 
     def _page(self, client: ClientRequests, ask: w.Read | w.ReadColumns, end_id: int, boots: int) -> None:
         """Answer a read with the page up to entry ``end_id``, or a refusal."""
-        if self.closed or self._host.boots != boots or self._host.replica is None:
+        if not self._serves(boots):
             return
         if self._world.paused(self._host.id):
             self._world.at(self._world.paused_until[self._host.id], self._page, client, ask, end_id, boots)
@@ -228,10 +245,7 @@ class ServerEnd:
             readable = with_tail(self._host.store, self.replica.log, end_id)
             page = build_page(readable, ask, self._extent(end_id), bytes_max)
         except OutOfRange as error:
-            if not ask.linearizable and ask.wait_ms > 0 and ask.start > error.last_lsn:
-                client.settle(answer(ask, NO_ENTRIES, ask.start, error.last_lsn, error.first_lsn))
-            else:
-                client.refuse(ask.request, Code.OUT_OF_RANGE, detail=str(error))
+            refuse_range(client, ask, error)
             return
         self._check(page)
         client.settle(page)
@@ -270,26 +284,17 @@ class ServerEnd:
 
     def _begin_await(self, client: ClientRequests, ask: w.AwaitReplicated) -> None:
         """Answer once every member has the payload, or when the request's time is up."""
-        boots, looks = self._host.boots, self._world.after_step[self._host.id]
+        def done() -> bool:
+            return self._entry(ask.lsn) <= self.replica.fully_replicated_id
 
-        def look(late: bool = False) -> None:
-            if look not in looks:
-                return
-            if self.closed or self._host.boots != boots or self._host.replica is None:
-                looks.remove(look)
-                return
-            r, id = self.replica, self._entry(ask.lsn)
-            done = id <= r.fully_replicated_id
-            if done or late or r.leadership is None:
-                looks.remove(look)
-                if done or r.leadership is not None:
-                    client.settle(w.Replicated(ask.request, done, () if done else behind(r, id)))
-                else:
-                    client.refuse(ask.request, Code.NOT_LEADER, leader=r.leader_id)
+        def tell() -> None:
+            r, held = self.replica, done()
+            if held or r.leadership is not None:
+                client.settle(w.Replicated(ask.request, held, () if held else behind(r, self._entry(ask.lsn))))
+            else:
+                client.refuse(ask.request, Code.NOT_LEADER, leader=r.leader_id)
 
-        looks.append(look)
-        self._world.after(min(ask.wait_ms, int(self.limits.poll_s_max * 1000)) * MS, look, True)
-        look()
+        self._when(lambda: done() or self.replica.leadership is None, ask.wait_ms, tell)
 
     def _entry(self, lsn: int) -> int:
         """The id of the entry that holds a payload, as readers see the log; one past the end while there is none."""
@@ -315,3 +320,176 @@ class ServerEnd:
         us = Ourselves(replica.me, self._host.address, (0, 0, 0))
         fields = status_fields(us, replica, {}, [], self._extent(replica.readable_id), {})
         client.settle(w.StatusAnswer(ask.request, fields))
+
+
+class ClientEnd(Connection):
+    """A client's open connection, over ``wire``."""
+
+    def __init__(self, address: str, wire: Wire) -> None:
+        super().__init__(cast(socket.socket, None), address)
+        self._wire = wire
+        self._inbox: deque[bytes] = deque()
+        self._ended = ""
+        self._news: anyio.Event | None = None
+        wire.to_client.arrive = self._arrive
+
+    def _arrive(self, data: bytes) -> None:
+        """Take bytes from the server; b"": it has closed the connection."""
+        if data:
+            self._inbox.append(data)
+        else:
+            self._ended = self._ended or "closed the connection"
+        if self._news is not None:
+            self._news.set()
+
+    def reset(self) -> None:
+        """Break the connection; what was on its way to the client is lost."""
+        if not self._wire.over:
+            self._wire.over = True
+            self._inbox.clear()
+            self._ended = "connection reset by peer"
+            self._arrive(b"")
+
+    def send_now(self, data: bytes) -> None:
+        if self.closed or self._wire.over:
+            raise self._gone()
+        self._wire.to_server.send(data)
+
+    @property
+    def moved_bytes(self) -> int:
+        """The number of bytes on their way, none: a message arrives as a whole or not at all."""
+        return 0
+
+    async def drain(self) -> None:
+        """Return at once: the wire takes everything."""
+
+    async def _receive_bodies(self) -> list[bytes | memoryview]:
+        await anyio.lowlevel.checkpoint()
+        while not self._inbox:
+            if self.closed or self._ended:
+                raise self._gone()
+            self._news = anyio.Event()
+            await self._news.wait()
+        data = b"".join(self._inbox)
+        self._inbox.clear()
+        try:
+            return self._frames.feed(data)
+        except FrameError as error:
+            raise Lost(ProtocolError(f"{self.address}: {error}")) from error
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._wire.to_server.send(b"")
+            if self._news is not None:
+                self._news.set()
+
+    leave = close
+
+    def abandon(self) -> None:
+        self.closed = True
+
+    def _gone(self) -> Lost:
+        """The error of a connection that is over."""
+        if self._ended == "closed the connection":
+            return Lost(Unavailable(f"{self.address} {self._ended}"))
+        return Lost(Unavailable(f"{self.address}: {self._ended or 'the connection was closed'}"))
+
+
+class Network:
+    """All connections between clients and servers."""
+
+    def __init__(self, world: ClusterWorld) -> None:
+        self.world = world
+        self._open: list[tuple[ClientEnd, ServerEnd, Wire]] = []
+        self._cuts = 0
+        world.on_down, world.on_wake = self._down, self._wake
+        world.on_mended, world.on_client_fault = self.mended, self._fault
+
+    def dialler(self, client: str, party: int) -> Dialler:
+        """The `Dialler` that makes the connections of one client; ``party``: its number, for the checks."""
+        return Dialler(self, client, party)
+
+    def add(self, client: ClientEnd, server: ServerEnd, wire: Wire) -> None:
+        """Keep a new connection; forget those that are over."""
+        self._open = [each for each in self._open if not (each[0].closed or each[1].closed or each[2].over)]
+        self._open.append((client, server, wire))
+
+    def _of(self, server: int) -> list[tuple[ClientEnd, ServerEnd, Wire]]:
+        return [each for each in self._open if each[2].server == server]
+
+    def _down(self, id: int) -> None:
+        """End the connections of a server whose process has ended."""
+        for _, server, _ in self._of(id):
+            server.close("the process has ended")
+
+    def _wake(self, id: int) -> None:
+        """Have a server that runs again go on with what waited for it."""
+        for _, server, _ in self._of(id):
+            server.work()
+
+    def mended(self) -> None:
+        """Let what waited behind cuts that are gone go on."""
+        for _, _, wire in self._open:
+            wire.mended()
+
+    def _fault(self, rng: random.Random) -> None:
+        """Break a connection at random, or cut a client off from a server for 0.05 to 5 s."""
+        alive = [each for each in self._open if not (each[0].closed or each[1].closed or each[2].over)]
+        if not alive:
+            return
+        client, server, wire = rng.choice(alive)
+        if rng.random() < 0.5:
+            client.reset()
+            server.close("connection reset by peer")
+            return
+        pair = (wire.client, wire.server)
+        self.world.client_cuts[pair] = True
+        self._cuts += 1
+        self.world.after(int(50_000 * 100 ** rng.random()), self._heal, pair)
+
+    def _heal(self, pair: tuple[str, int]) -> None:
+        self.world.client_cuts.pop(pair, None)
+        self.mended()
+
+
+class Dialler:
+    """One client's way to connections: `open` stands for `Connection.open`."""
+
+    def __init__(self, network: Network, client: str, party: int) -> None:
+        self._network = network
+        self._client = client
+        self._party = party
+        self._count = 0
+
+    async def open(self, address: str, cluster: bytes, timeout_s: float, way: Way) -> Connection:
+        """Dial a simulated server, as `Connection.open` dials a real one. Raises `Lost`."""
+        connection: ClientEnd | None = None
+        try:
+            with anyio.fail_after(min(timeout_s, DIAL_S)):
+                connection = await self._dial(address)
+                await connection.greet(cluster)
+        except BaseException as error:
+            if connection is not None:
+                connection.close()
+            if isinstance(error, TimeoutError):
+                raise Lost(Unavailable(f"{address} does not answer")) from error
+            raise
+        return connection
+
+    async def _dial(self, address: str) -> ClientEnd:
+        """A new connection, without hellos; waits forever for a server that cannot be reached. Raises `Lost`."""
+        world = self._network.world
+        self._count += 1
+        rng = random.Random(f"{world.options.seed}/{self._party}/{self._count}")
+        await anyio.sleep(2 * rng.randint(*DELAY_US) / 1e6)
+        host = next((h for h in world.stage.hosts.values() if h.address == address), None)
+        if host is None or world.client_cut(self._client, host.id):
+            await anyio.sleep_forever()
+        assert host is not None
+        if host.replica is None:
+            raise Lost(Unavailable(f"{address}: connection refused"))
+        wire = Wire(world, self._client, host.id, self._party, rng)
+        client, server = ClientEnd(address, wire), ServerEnd(wire)
+        self._network.add(client, server, wire)
+        return client
