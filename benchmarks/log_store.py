@@ -28,7 +28,7 @@ from matplotlib.figure import Figure
 
 import alpo
 from alpo.client.handle import Handle
-from alpo_cli.bench.stats import Latencies
+from alpo_cli.bench.load import Latencies
 from alpo_cli.local_cluster import LocalCluster, free_base_port
 
 CONNECTIONS = 10

@@ -13,9 +13,7 @@ FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 60
 
 #: Files, or file:function, that are still too long. Never add one; take out one that has become short enough.
-TOO_LONG_YET = {
-    "cli/alpo_cli/commands/read.py:read",  # the options are its signature, the help its docstring
-}
+TOO_LONG_YET: set[str] = set()
 
 
 def sources() -> Iterator[tuple[str, str]]:

@@ -1,13 +1,16 @@
-"""The root of the `alpo` command: global options, and the table of its commands."""
+"""The root of the `alpo` command: global options, the table of its commands, and --help and --version as commands."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from .frame import App, Entry, lazy
-from .options import Ca, Cert, ConfigFile, Json, Key, Servers, Timeout, TlsName, remember, version_option
+from alpo import __version__
+
+from .frame import App, Entry, Wrong, did_you_mean, lazy
+from .options import Target, only_json, root
+from .output import print_json
 
 _DAILY, _LOOK, _KEEP = "Append and read", "Look at a cluster", "Look after the log"
 _STATE = "State and locks"
@@ -24,7 +27,8 @@ TABLE = (
     _entry("read", _DAILY, "Read guaranteed payloads in order, one a line"),
     _entry("import", _DAILY, "Append each line of a file, or of stdin: the fastest way in, and one that can be gone on"
                              " with", "import_:import_"),
-    _entry("outcome", _DAILY, "Tell what became of an append: appended at an LSN, not appended, or too old to tell"),
+    _entry("outcome", _DAILY, "Tell what became of an append: appended at an LSN, not appended, or too old to tell",
+           "append:outcome"),
     _entry("state", _STATE, "State: versioned variables that are kept in the log, counters, locks", "state:app"),
     _entry("registry", _STATE, "Registries: who is admitted, as one leading process decides it", "registry:app"),
     _entry("status", _LOOK, "Show every member: who leads, how far each log goes, who is behind"),
@@ -39,41 +43,65 @@ TABLE = (
     _entry("member", _RUN, "Members: the servers that keep the log", "member:app"),
     _entry("transfer", _RUN, "Hand leadership over to a server of your choice", "member:transfer"),
     _entry("settings", _RUN, "Settings: limits that all servers share", "settings:app"),
-    _entry("clock", _RUN, "The log's clock: the time that entries are given", "clock:app"),
+    _entry("clock", _RUN, "The log's clock: the time that entries are given", "settings:clock"),
     _entry("trim", _KEEP, "Give up all payloads below an LSN, on all servers and for good"),
     _entry("compact", _KEEP, "Give the free space in servers' data files back to the file system, while they serve"),
     _entry("cursor", _KEEP, "Cursors: named positions of readers", "cursor:app"),
     _entry("session", _KEEP, "Sessions: the clients that the cluster remembers", "session:app"),
-    _entry("backup", _KEEP, "Copy one server's log while it serves, as far as it is guaranteed", "offline:backup"),
-    _entry("restore", _KEEP, "Make a backup the data directory of a new cluster of one member", "offline:restore"),
+    _entry("backup", _KEEP, "Copy one server's log while it serves, as far as it is guaranteed"),
+    _entry("restore", _KEEP, "Make a backup the data directory of a new cluster of one member", "backup:restore"),
     _entry("recover", _KEEP, "The last resort when a majority of the members is lost for good: go on with what one"
-                             " server has", "offline:recover"),
+                             " server has", "backup:recover"),
     _entry("log", _FILES, "The log in a data directory or a backup, read from outside: a server that runs on it is not"
                           " disturbed", "log:app"),
     _entry("bench", _FILES, "Load a cluster and measure it: appends, reads, failovers", "bench:app"),
-    _entry("spark", _FILES, "The log in Apache Spark: is this machine ready for it?", "spark:app"),
-    _entry("help", _OTHER, "Show the help of a command", "about:help_"),
-    _entry("version", _OTHER, "Print the version", "about:version"),
+    _entry("spark", _FILES, "The log in Apache Spark: is this machine ready for it?", "doctor:spark"),
+    Entry("help", f"{__name__}:help_", _OTHER, "Show the help of a command"),
+    Entry("version", f"{__name__}:print_version", _OTHER, "Print the version"),
 )
 
 app = App(name="alpo", cls=lazy(TABLE), add_completion=True)
 
 
-@app.callback(help="""
+app.callback(help="""
 Append to, read and look after an ALPO cluster: a replicated append-only log.
 
 Examples:
-
     alpo cluster start --dir /tmp/demo --detach
-
     alpo append hello
-
     alpo read --follow
-""")
-def root(
-    ctx: typer.Context, servers: Servers = None, config: ConfigFile = None, timeout: Timeout = None,
-    json: Json = False, ca: Ca = None, cert: Cert = None, key: Key = None, tls_name: TlsName = None,
-    version: Annotated[bool, version_option("alpo")] = False,
+""")(root("alpo"))
+
+
+def help_(
+    ctx: typer.Context,
+    command: Annotated[list[str] | None, typer.Argument(help="A command, or a group and its command.")] = None,
 ) -> None:
-    """Take the options before the command."""
-    remember(ctx, servers, config, timeout, json, ca, cert, key, tls_name)
+    """Show the help of a command.
+
+    Examples:
+        alpo help append
+        alpo help member add
+    """
+    here: Any = ctx.find_root()
+    for word in command or ():
+        names = here.command.list_commands(here) if isinstance(here.command, typer.core.TyperGroup) else []
+        found = here.command.get_command(here, word) if word in names else None
+        if found is None:
+            raise Wrong(f"{here.command_path} has no command {word!r}{did_you_mean(word, names)}")
+        here = typer.Context(found, info_name=word, parent=here)
+    typer.echo(here.get_help())
+
+
+@only_json
+def print_version(target: Target) -> None:
+    """Print the version.
+
+    Examples:
+        alpo version
+        alpo version --json | jq -r .version
+    """
+    if target.json:
+        print_json({"version": __version__})
+    else:
+        print(f"alpo {__version__}")

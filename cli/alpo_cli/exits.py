@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from shlex import quote
 
-from alpo.errors import AlpoError, NotGuaranteed, SessionExpired, TlsError, TooLarge
+from alpo.errors import AlpoError, BackupFailed, NotGuaranteed, SessionExpired, TlsError, TooLarge
 
 from .early import begin
 from .output import lead_nowhere, say
@@ -28,6 +29,12 @@ UNKNOWN = 3
 
 class UsageProblem(Exception):
     """The command line or its input is wrong (exit 2)."""
+
+
+def refuse(wrong: object, why: str) -> None:
+    """Raise UsageProblem with the text ``why`` if what is given is ``wrong``."""
+    if wrong:
+        raise UsageProblem(why)
 
 
 class Failed(Exception):
@@ -83,6 +90,17 @@ def retry_flags(error: NotGuaranteed) -> str:
     """
     epoch = "" if error.epoch == 0 and not error.client.startswith("~") else f" --epoch {error.epoch}"
     return f"--client {quote(error.client)} --serial {error.serial}{epoch}"
+
+
+@contextmanager
+def store_errors() -> Iterator[None]:
+    """Turn a store's errors into Failed."""
+    from alpo.offline import StoreError
+
+    try:
+        yield
+    except (BackupFailed, StoreError) as error:
+        raise Failed(str(error)) from error
 
 
 def leaves(error: BaseException) -> list[BaseException]:

@@ -156,15 +156,15 @@ def spell(value: object) -> str:
 
 def placeholder(param: Any) -> str:
     """Placeholder for the value in help: ``LSN``, ``a|b``."""
-    described = getattr(param, "type_descriptor", None)
+    described = param.type_descriptor
     if param.metavar is not None:
         name = str(param.metavar)
     elif param.param_type_name == "argument":
         name = param.name.upper()
-    elif described is not None and described.choices is not None:
+    elif described.choices is not None:
         name = "|".join(spell(choice) for choice in described.choices)
     else:
-        name = {int: "N", float: "NUMBER", Path: "PATH"}.get(getattr(described, "annotation", str), "TEXT")
+        name = {int: "N", float: "NUMBER", Path: "PATH"}.get(described.annotation, "TEXT")
     return name if param.nargs == 1 or "…" in name else f"{name} …"
 
 
@@ -175,8 +175,7 @@ class _Plain:
         """The parameters, --help included, with `process_value` replaced."""
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for param in params:
-            if hasattr(param, "type_descriptor"):  # some versions of Typer lack it: they parse by themselves
-                param.process_value = partial(process_value, param)
+            param.process_value = partial(process_value, param)
         return params
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -239,19 +238,14 @@ def _write_rows(formatter: Any, title: str, rows: Sequence[tuple[str, str]]) -> 
 
 
 def _write_text(formatter: Any, text: str) -> None:
-    """Write paragraphs wrapped; indented ones (examples) unchanged, without blank lines between them."""
-    examples = False
-    for paragraph in _BLANK.split(text.strip("\n")):
-        verbatim = paragraph.startswith(" ")
-        if not (verbatim and examples):
-            formatter.write("\n")
-        if paragraph == "Examples:":
-            formatter.write(f"{_heading('Examples')}:\n")
-        elif verbatim:
-            formatter.write("".join(f"  {line.strip()}\n" for line in paragraph.splitlines()))
-        else:
-            formatter.write_text(paragraph)
-        examples = verbatim or paragraph == "Examples:"
+    """Write paragraphs wrapped, and the lines below "Examples:" unchanged."""
+    prose, _, examples = text.strip("\n").partition("\nExamples:\n")
+    for paragraph in _BLANK.split(prose.rstrip()):
+        formatter.write("\n")
+        formatter.write_text(paragraph)
+    if examples:
+        formatter.write(f"\n{_heading('Examples')}:\n")
+        formatter.write("".join(f"  {line.strip()}\n" for line in examples.splitlines() if line.strip()))
 
 
 def purpose(help: str | None) -> str:

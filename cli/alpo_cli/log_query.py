@@ -25,8 +25,7 @@ from typing import IO, Any
 from alpo.offline import open_source
 from alpo.storage.connections import as_database
 
-from .backup import store_errors
-from .exits import Failed, UsageProblem
+from .exits import Failed, UsageProblem, refuse, store_errors
 from .options import Target
 from .output import escape, escape_bytes, json_line, table
 
@@ -93,8 +92,7 @@ def _out(put_by: bool) -> Iterator[IO[str]]:
 def _parameter(text: str) -> tuple[str, int | str]:
     """Parse NAME=VALUE; a value written like an SQLite integer is one. Raises UsageProblem."""
     name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise UsageProblem("-p takes a NAME and its VALUE: -p client web-1, for :client in the SQL")
+    refuse(not name or not equals, "-p takes a NAME and its VALUE: -p client web-1, for :client in the SQL")
     try:
         number = int(value)
     except ValueError:
@@ -121,8 +119,7 @@ def _rows(db: sqlite3.Connection, sql: str, params: dict[str, Any]) -> tuple[lis
     found = as_database(db).execute(sql, given)
     if unused := [name for name in params if name not in given.used]:
         raise UsageProblem(f"-p {unused[0]}: there is no :{unused[0]} in the SQL")
-    if found.description is None:
-        raise UsageProblem("this is no query: it gives no rows")
+    refuse(found.description is None, "this is no query: it gives no rows")
     return list(dedupe_keys(column[0] for column in found.description)), iter(found)
 
 

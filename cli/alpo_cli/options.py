@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -24,6 +24,8 @@ from alpo.errors import TlsError, Unavailable
 from alpo.tls import NAME_DEFAULT, tls_given
 
 from .exits import Unreached, UsageProblem, guarded, reason
+from .frame import App
+from .output import print_json, say, table
 
 TIMEOUT_S_DEFAULT = 10.0
 _LOOK_S = 0.5
@@ -33,47 +35,26 @@ TLS_OPTIONS = ("ca", "cert", "key", "tls_name")
 #: Every option that all commands of the cluster take.
 SHARED = ("servers", "config", "timeout", "json", *TLS_OPTIONS)
 
-Servers = Annotated[
-    str | None,
-    typer.Option("--servers", metavar="HOST[:PORT],…", rich_help_panel=PANEL, show_default=False,
-                 help="Servers to talk to, any of them. Default: the environment's ALPO_SERVERS, else"
-                      f" {SERVER_DEFAULT}."),
-]
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", rich_help_panel=PANEL, show_default=False,
-                 help="Take the servers from the member list of an alpod configuration file."),
-]
+Servers = Annotated[str | None, typer.Option(
+    "--servers", metavar="HOST[:PORT],…", rich_help_panel=PANEL,
+    help=f"Servers to talk to, any of them. Default: the environment's ALPO_SERVERS, else {SERVER_DEFAULT}.")]
+ConfigFile = Annotated[Path | None, typer.Option(
+    "--config", metavar="FILE", rich_help_panel=PANEL,
+    help="Take the servers from the member list of an alpod configuration file.")]
 TLS_PANEL = "TLS"
-Ca = Annotated[
-    Path | None,
-    typer.Option("--ca", metavar="FILE", rich_help_panel=TLS_PANEL, show_default=False,
-                 help="The CA of the servers' certificates. Default: the environment's ALPO_CA."),
-]
-Cert = Annotated[
-    Path | None,
-    typer.Option("--cert", metavar="FILE", rich_help_panel=TLS_PANEL, show_default=False,
-                 help="The certificate to show. Default: ALPO_CERT."),
-]
-Key = Annotated[
-    Path | None,
-    typer.Option("--key", metavar="FILE", rich_help_panel=TLS_PANEL, show_default=False,
-                 help="The key of that certificate. Default: ALPO_KEY."),
-]
-TlsName = Annotated[
-    str | None,
-    typer.Option("--tls-name", metavar="NAME", rich_help_panel=TLS_PANEL, show_default=NAME_DEFAULT,
-                 help="The cluster's name in certificates. Default: ALPO_TLS_NAME."),
-]
-Timeout = Annotated[
-    float | None,
-    typer.Option("--timeout", metavar="SECONDS", rich_help_panel=PANEL, show_default="10",
-                 help="Give up a request after so long without progress."),
-]
-Json = Annotated[
-    bool,
-    typer.Option("--json", rich_help_panel=PANEL, show_default=False, help="One JSON object a line on stdout."),
-]
+Ca = Annotated[Path | None, typer.Option("--ca", metavar="FILE", rich_help_panel=TLS_PANEL,
+                                         help="The CA of the servers' certificates. Default: the environment's"
+                                              " ALPO_CA.")]
+Cert = Annotated[Path | None, typer.Option("--cert", metavar="FILE", rich_help_panel=TLS_PANEL,
+                                           help="The certificate to show. Default: ALPO_CERT.")]
+Key = Annotated[Path | None, typer.Option("--key", metavar="FILE", rich_help_panel=TLS_PANEL,
+                                          help="The key of that certificate. Default: ALPO_KEY.")]
+TlsName = Annotated[str | None, typer.Option("--tls-name", metavar="NAME", rich_help_panel=TLS_PANEL,
+                                             show_default=NAME_DEFAULT,
+                                             help="The cluster's name in certificates. Default: ALPO_TLS_NAME.")]
+Timeout = Annotated[float | None, typer.Option("--timeout", metavar="SECONDS", rich_help_panel=PANEL, show_default="10",
+                                               help="Give up a request after so long without progress.")]
+Json = Annotated[bool, typer.Option("--json", rich_help_panel=PANEL, help="One JSON object a line on stdout.")]
 
 
 def version_option(command: str) -> Any:
@@ -95,6 +76,23 @@ class Target:
     timeout_s: float
     json: bool
 
+    def tell(self, fields: Mapping[str, Any], text: str) -> None:
+        """Print what was done: the fields on stdout with `--json`, else ``text`` for people."""
+        if self.json:
+            print_json(dict(fields))
+        else:
+            say(text)
+
+    def show(
+        self, found: Iterable[Mapping[str, Any]], columns: list[str], rows: list[list[str]], title: str = ""
+    ) -> None:
+        """Print what was found: a JSON line each with `--json`, else a table."""
+        if not self.json:
+            table(title, columns, rows)
+            return
+        for fields in found:
+            print_json(dict(fields))
+
 
 def remember(
     ctx: typer.Context, servers: Servers = None, config: ConfigFile = None, timeout: Timeout = None, json: Json = False,
@@ -105,6 +103,22 @@ def remember(
     given.update(_given(
         servers=servers, config=config, timeout=timeout, json=json, ca=ca, cert=cert, key=key, tls_name=tls_name
     ))
+
+
+def root(command: str, names: tuple[str, ...] = SHARED) -> Callable[..., None]:
+    """The callback of a root ``command``: it takes the options ``names`` and `--version` before the command."""
+    def callback(ctx: typer.Context, version: bool, **given: Any) -> None:
+        remember(ctx, **given)
+
+    version = Annotated[bool, version_option(command)]
+    last = inspect.Parameter("version", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=version)
+    _take(callback, names, [], [last])
+    return callback
+
+
+def group(purpose: str, *examples: str) -> App:
+    """A group of commands, which takes the shared options before the command."""
+    return App(callback=remember, help="\n    ".join([f"{purpose}\n\nExamples:", *examples]))
 
 
 def given_so_far(ctx: typer.Context) -> dict[str, Any]:
@@ -292,12 +306,20 @@ def _with_shared_options(
         if code := guarded(body, program, lambda error: _hint(given, targets, error)):
             raise typer.Exit(code)
 
-    context, *shared = inspect.signature(remember, eval_str=True).parameters.values()
-    shared = [p for p in shared if p.name in names]
-    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own + shared]
-    context = context.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    run.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]
-    run.__annotations__ = {p.name: p.annotation for p in [context, *parameters]}
+    _take(run, names, own)
     run.__name__, run.__module__ = command.__name__, command.__module__
     run.__doc__ = command.__doc__
     return run
+
+
+def _take(
+    function: Callable[..., None], names: tuple[str, ...], before: Sequence[inspect.Parameter],
+    after: Sequence[inspect.Parameter] = (),
+) -> None:
+    """Have Typer see these parameters of a function: a context, those ``before``, the shared options ``names``, those
+    ``after``."""
+    context, *shared = inspect.signature(remember, eval_str=True).parameters.values()
+    wanted = [*before, *(p for p in shared if p.name in names), *after]
+    parameters = [context, *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in wanted)]
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    function.__annotations__ = {p.name: p.annotation for p in parameters}

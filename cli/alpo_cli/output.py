@@ -1,4 +1,5 @@
-"""Output of commands: results on stdout, messages for people on stderr.
+"""Output of commands: results on stdout, messages for people on stderr, and there, on a terminal, the progress of what
+takes longer than two seconds.
 
 Laws:
 
@@ -14,7 +15,10 @@ import base64
 import json
 import os
 import sys
+import time
 import unicodedata
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from typing import Any, TextIO, cast
 
@@ -28,6 +32,12 @@ _JOINERS = "\u200c\u200d"
 #: Writer of values, as `json_line` writes them, which refuses what is no JSON.
 _AGAIN = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\e"}
+
+AFTER_S = 2.0
+EVERY_S = 0.25
+
+#: Called with (what is done, how far, of how much).
+Step = Callable[[str, int, int], None]
 
 
 def _visible(character: str) -> str:
@@ -228,3 +238,63 @@ class Sink:
         rest = memoryview(chunk)
         while rest:
             rest = rest[os.write(self._fd, rest) :]
+
+
+def on_terminal() -> bool:
+    """True if stderr is a terminal."""
+    return sys.stderr.isatty()
+
+
+async def keep_line(text: Callable[[], str]) -> None:
+    """Show ``text()`` on the terminal, once it has been non-empty for two seconds, and update it, until cancelled."""
+    from anyio import sleep
+
+    if not on_terminal():
+        return
+    since_s, drawn = time.monotonic(), False
+    try:
+        while True:
+            line = text()
+            if not line:
+                since_s = time.monotonic()
+            due = time.monotonic() - since_s >= AFTER_S
+            if due or drawn:
+                _draw_line(line if due else "")
+            drawn = due
+            await sleep(EVERY_S)
+    finally:
+        if drawn:
+            _draw_line("")
+
+
+def _draw_line(line: str) -> None:
+    """Draw the line over the previous one, cut to the terminal's width."""
+    from shutil import get_terminal_size
+
+    shown = escape(line)[: max(get_terminal_size().columns - 1, 1)]
+    print(f"\r\x1b[K{shown}", end="", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def slow_progress() -> Iterator[Step]:
+    """Yield a function to call at every step; nothing is drawn if stderr is no terminal."""
+    began_s, shown, draws = time.monotonic(), on_terminal(), list[Step]()
+
+    def step(what: str, done: int, all: int) -> None:
+        if shown and not draws and time.monotonic() - began_s > AFTER_S:
+            draws.append(_begin_bar(stack))
+        for draw in draws:
+            draw(what, done, all)
+
+    with ExitStack() as stack:
+        yield step
+
+
+def _begin_bar(stack: ExitStack) -> Step:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    bar = stack.enter_context(Progress(*columns, console=Console(stderr=True), transient=True))
+    task = bar.add_task("", total=None)
+    return lambda what, done, all: bar.update(task, description=what, completed=done, total=all or None)

@@ -34,8 +34,7 @@ from .exits import Failed, Unknown
 from .options import Target
 from .output import Sink, escape, escape_bytes, json_line, print_json, say
 from .running import run, unless_interrupted
-from .state import value_fields
-from .state_open import need_settled, opened, unknown_told
+from .state_open import need_settled, opened, unknown_told, value_fields
 
 #: Time that a command has to end, once the lock is lost, before it is killed.
 GRACE_S = 5.0

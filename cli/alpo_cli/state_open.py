@@ -1,4 +1,5 @@
-"""The replicated state that a command works on: opened, caught up, and closed again.
+"""The replicated state that a command works on: opened, caught up, and closed again; values as they are given and
+printed.
 
 Laws:
 
@@ -9,27 +10,69 @@ Laws:
 
 from __future__ import annotations
 
+import base64
+import io
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Set
+from contextlib import asynccontextmanager, contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from shlex import quote
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import alpo
-from alpo.errors import NotGuaranteed, Unavailable
-from alpo.state import NotFounded, State, Unsettled
+from alpo.client.reading import Batches
+from alpo.client.servers import Servers, given_servers, given_tls
+from alpo.errors import NotGuaranteed, TooLarge, Unavailable
+from alpo.state import Add, Changed, Expunge, If, Keep, NotFounded, Put, State, Unsettled, Variable
+from alpo.state.variable import VALUE_BYTES_MAX, Operation, need_name
+from alpo.threads import in_thread
 
-from .connecting import telling
-from .exits import Failed, Unknown, UsageProblem
+from .appending import hint_on_terminal
+from .exits import Failed, Unknown, UsageProblem, reason
 from .options import Target
-from .output import escape, print_json
-from .running import unless_interrupted
-from .state_local import LocalLog
+from .output import escape, json_value, print_json, rfc3339
+from .running import telling, unless_interrupted
 
 T = TypeVar("T")
+_CHUNK_BYTES = 1 << 18
 _ABSENT = "this log holds no state: the first write to one makes it (alpo state set, alpo registry init, a program)"
+
+
+class LocalLog(alpo.Log):
+    """A log that is read from the server that has most of it, and ends where that one stood at `choose`."""
+
+    _server: int | None = None
+    _end_lsn = 0
+
+    @classmethod
+    def of(cls, servers: str, timeout_s: float) -> Self:
+        """The log of these servers, as `alpo.connect` gives one."""
+        return cls(Servers(given_servers(servers), tls=given_tls(None)), None, timeout_s, 1, 1)
+
+    async def choose(self) -> None:
+        """Find the server that has most of the log, of those that answer. Raises `Unavailable`."""
+        ends = [(row["last_lsn"] or 0, row["id"]) for row in await self.status() if row["reachable"]]
+        if not ends:
+            raise Unavailable("no server answers")
+        self._end_lsn, self._server = max(ends, key=lambda end: end[0])
+
+    async def end(self, timeout_s: float | None = None) -> int:
+        """The LSN after the last one that the server had."""
+        return self._end_lsn + 1
+
+    async def cursors(self, timeout_s: float | None = None) -> list[alpo.CursorInfo]:
+        """No cursors: the leader alone knows them."""
+        return []
+
+    def read_batches(self, *args: Any, **options: Any) -> Batches:
+        """Read as `alpo.Log` does, from that server."""
+        return super().read_batches(*args, **{**options, "local": True, "server": self._server})
+
+    def follow_batches(self, *args: Any, **options: Any) -> Batches:
+        """Follow as `alpo.Log` does, from that server."""
+        return super().follow_batches(*args, **{**options, "local": True, "server": self._server})
 
 
 @asynccontextmanager
@@ -141,8 +184,6 @@ def unknown_told(target: Target, fields: dict[str, Any] | None = None) -> Iterat
 
 def check_name(name: str, where: str = "NAME") -> None:
     """Raise UsageProblem unless ``name`` may name a variable."""
-    from alpo.state.variable import need_name
-
     try:
         name.encode()
         need_name(name)
@@ -152,3 +193,126 @@ def check_name(name: str, where: str = "NAME") -> None:
         raise UsageProblem(f"{where}: a name is UTF-8") from error
     except ValueError as error:
         raise UsageProblem(f"{where}: {error}") from error
+
+
+def variable_fields(variable: Variable) -> dict[str, Any]:
+    """JSON keys of a variable."""
+    time = None if variable.time is None else rfc3339(variable.time)
+    return {
+        "name": variable.name, "version": variable.version, "created": variable.created, "time": time,
+        "lease_s": variable.lease_s, **value_fields(variable.value),
+    }
+
+
+def value_fields(value: bytes | None) -> dict[str, Any]:
+    """JSON keys of a value: ``value`` if it is UTF-8 text, or None, and ``value_json`` beside it if that text is JSON;
+    else ``value_base64``."""
+    if value is None:
+        return {"value": None}
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return {"value_base64": base64.b64encode(value).decode("ascii")}
+    with suppress(ValueError):
+        return {"value": text, "value_json": json_value(text)}
+    return {"value": text}
+
+
+async def value_of(value: str | None, file: Path | None) -> bytes:
+    """The value that the command line gives, else all of the file or of stdin. Raises UsageProblem, `TooLarge`."""
+    if value is not None:
+        data = os.fsencode(value)
+    elif file is not None and str(file) != "-":
+        try:
+            with io.FileIO(file) as stream:
+                data = await _all_of(stream)
+        except OSError as error:
+            raise UsageProblem(f"{file}: {reason(error)}") from error
+    else:
+        hint_on_terminal("the value")
+        data = await _all_of(io.FileIO(sys.stdin.fileno(), closefd=False))
+    if len(data) > VALUE_BYTES_MAX:
+        raise TooLarge(f"a value of more than {VALUE_BYTES_MAX} bytes")
+    return data
+
+
+async def _all_of(stream: io.RawIOBase) -> bytes:
+    """All of a stream, but no more than is too large."""
+    parts, size = [], 0
+    while size <= VALUE_BYTES_MAX and (chunk := await in_thread(stream.read, _CHUNK_BYTES)):
+        parts.append(chunk)
+        size += len(chunk)
+    return b"".join(parts)
+
+
+def changed(target: Target, error: Changed) -> Failed:
+    """Print, with `--json`, what is there instead of what was expected; returns the error to raise."""
+    if target.json:
+        print_json({"name": error.name, "version": None, "changed": error.version})
+    name = escape(error.name)
+    if error.version == 0:
+        return Failed(f"there is no variable {name}")
+    return Failed(f"{name} is at {error.version}, {f'not at {error.expected}' if error.expected else 'not absent'}")
+
+
+def transaction(text: bytes) -> tuple[list[If], list[Operation]]:
+    """Conditions and operations of `alpo state txn`. Raises UsageProblem that names what is wrong."""
+    where = "the transaction"
+    guards: list[If] = []
+    operations: list[Operation] = []
+    try:
+        given = _object(json_value(text.decode()), {"if", "do"})
+        conditions, steps = given.get("if", []), given.get("do")
+        if not isinstance(conditions, list) or not isinstance(steps, list) or not steps:
+            raise ValueError('"if" is a list, and "do" a list that is not empty')
+        for number, each in enumerate(conditions, 1):
+            where = f'condition {number} of "if"'
+            fields = _object(each, {"name", "version", "created"})
+            guards.append(If(fields.get("name", ""), fields.get("version"), fields.get("created")))
+            guards[-1].plain()
+        for number, each in enumerate(steps, 1):
+            where = f'operation {number} of "do"'
+            operations.append(_operation(each))
+            operations[-1].plain()
+    except (TypeError, ValueError) as error:
+        raise UsageProblem(f"{where}: {error}") from error
+    return guards, operations
+
+
+def _object(given: Any, keys: Set[str]) -> dict[str, Any]:
+    """``given``, a JSON object with no other ``keys``. Raises TypeError."""
+    if not isinstance(given, dict):
+        raise TypeError("a JSON object is wanted")
+    if unknown := sorted(given.keys() - keys):
+        raise TypeError(f"there is no key {unknown[0]!r} here; there are {', '.join(sorted(keys))}")
+    return given
+
+
+#: Operation of a transaction -> the other keys that it takes.
+_KEYS = {"put": {"value", "value_json", "value_base64", "lease_s"}, "expunge": set(), "add": {"number"},
+         "keep": {"lease_s"}}
+
+
+def _operation(each: Any) -> Operation:
+    """One of "do". Raises TypeError, ValueError."""
+    verbs = [verb for verb in _KEYS if isinstance(each, dict) and verb in each]
+    if len(verbs) != 1:
+        raise TypeError(f"a JSON object with one of the keys {', '.join(_KEYS)} is wanted")
+    verb = verbs[0]
+    given = _object(each, {verb, *_KEYS[verb]})
+    name, lease_s = given[verb], given.get("lease_s")
+    if verb == "add":
+        return Add(name, given.get("number", 1))
+    if verb == "keep":
+        return Keep(name, lease_s)
+    if verb == "expunge":
+        return Expunge(name)
+    values = [(key, given[key]) for key in ("value", "value_json", "value_base64") if key in given]
+    if len(values) != 1:
+        raise TypeError("put takes one of value, value_json and value_base64")
+    key, value = values[0]
+    if key == "value_json":
+        return Put(name, json=value, lease_s=lease_s)
+    if not isinstance(value, str):
+        raise TypeError(f"{key} is text")
+    return Put(name, base64.b64decode(value, validate=True) if key == "value_base64" else value, lease_s=lease_s)

@@ -12,8 +12,8 @@ import trio.testing
 
 from alpo.client.handle import Handle
 from alpo.errors import AlpoError, Closed, NotGuaranteed, TooLarge, Unavailable
-from alpo_cli import append as appending
-from alpo_cli.append import Run
+from alpo_cli import appending
+from alpo_cli.appending import Run
 from alpo_cli.exits import UsageProblem
 
 

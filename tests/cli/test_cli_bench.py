@@ -14,10 +14,8 @@ from ports import free_port
 from typer.testing import CliRunner
 
 from alpo_cli.app import app
-from alpo_cli.bench.failover import Rounds
-from alpo_cli.bench.load import Load
+from alpo_cli.bench.load import Latencies, Load, Result, Rounds
 from alpo_cli.bench.show import duration, histogram, svg
-from alpo_cli.bench.stats import Latencies, Result
 from alpo_cli.local_cluster import LocalCluster
 
 

@@ -17,10 +17,10 @@ from alpo_command import COMMAND, Alpo, read_line, until, write
 from ports import free_port
 from typer.testing import CliRunner
 
-from alpo_cli import importing
 from alpo_cli.app import app
+from alpo_cli.commands import import_
 from alpo_cli.local_cluster import LocalCluster
-from alpo_cli.progress import Step
+from alpo_cli.output import Step
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_an_import_that_nobody_takes_is_in_doubt_about_nothing(
     def told() -> Iterator[Step]:
         yield lambda *step: steps.append(step)
 
-    monkeypatch.setattr(importing, "slow_progress", told)
+    monkeypatch.setattr(import_, "slow_progress", told)
     words = ["import", str(tmp_path / "lines"), "--servers", cluster.addresses, "--timeout", "1"]
     done = CliRunner().invoke(app, [*words, *(["--client", name] if name else [])])
     assert done.exit_code == 1 and "may be in the log" not in done.stderr, done.stderr

@@ -124,14 +124,14 @@ def test_help_of_every_program_that_has_no_reader_or_no_room(name: str, buffered
 
 
 @pytest.mark.parametrize("drawn", [
-    "progress._draw_line('waiting')", "step('copying', 1, 2)\n    step('copying', 2, 2)",
+    "output._draw_line('waiting')", "step('copying', 1, 2)\n    step('copying', 2, 2)",
 ])
 def test_progress_on_a_terminal_that_has_gone_ends_no_command(drawn: str) -> None:
     code = f"""
-from alpo_cli import output, progress
+from alpo_cli import output
 output.stand_in_for_closed_streams()
-progress.AFTER_S = 0
-with progress.slow_progress() as step:
+output.AFTER_S = 0
+with output.slow_progress() as step:
     input()
     {drawn}
     output.say("a message")

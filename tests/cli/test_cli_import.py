@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from alpo_command import COMMAND, Alpo, environment, read_line, until, write
 
-from alpo_cli.importing import payload_of
+from alpo_cli.commands.import_ import payload_of
 
 KEYS = ["first_lsn", "last_lsn", "count", "skipped"]
 #: Payloads that a line-based tool would damage.

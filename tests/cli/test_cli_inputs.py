@@ -19,6 +19,7 @@ from alpo.storage import schema
 from alpo_cli import inputs
 from alpo_cli.app import app
 from alpo_cli.exits import UsageProblem
+from alpo_cli.frame import placeholder
 from alpo_cli.pipeline.app import app as pipeline
 from alpo_sim.main import app as simulator
 
@@ -87,7 +88,7 @@ def paths_of(group: Any, name: str) -> set[str]:
             continue
         for param in command.params:
             kind = str(param.type_descriptor.annotation)
-            spelt = max(param.opts, key=len) if param.param_type_name == "option" else param.metavar
+            spelt = max(param.opts, key=len) if param.param_type_name == "option" else placeholder(param)
             named = any(word in str(param.metavar) for word in ("DATA_OR_BACKUP", "DIR", "FILE", "SCENARIO"))
             if ("Path" in kind or named) and spelt not in SHARED and ".py" not in str(param.metavar):
                 found.add(f"{name} {word} {spelt}")

@@ -15,7 +15,7 @@ from sound_log import fill
 from sqlite_utils import Database
 from store_kit import SqliteBench
 
-from alpo_cli import log_database
+from alpo_cli import log_export
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def of_json(sqlite: SqliteBench, file: Path, *values: object, raw: bool = False)
     """The rows of a log of these payloads, their own columns alone."""
     holding(sqlite, [[value if isinstance(value, bytes) else json.dumps(value).encode()] for value in values])
     run("export", sqlite.directory, "--to", file, "--json-columns")
-    return [{key: value for key, value in row.items() if key not in log_database._PAYLOADS} for row in rows(file)]
+    return [{key: value for key, value in row.items() if key not in log_export._PAYLOADS} for row in rows(file)]
 
 
 def test_payloads_and_clients(sqlite: SqliteBench, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_column_is_as_wide_as_what_it_holds(
     sqlite: SqliteBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_at_once: int
 ) -> None:
     """Wherever its values come in the log: nothing is turned into another type's value but numbers beside text."""
-    monkeypatch.setattr(log_database, "_ROWS", rows_at_once)
+    monkeypatch.setattr(log_export, "_ROWS", rows_at_once)
     found = of_json(sqlite, tmp_path / "log.db", {"n": 1, "x": 1, "s": "007"}, {"n": 2, "x": 0.5, "s": "8"},
                     {"n": 3, "x": 3, "s": 9}, {"n": 4, "late": "007"}, {"late": 7})
     assert [row["n"] for row in found] == [1, 2, 3, 4, None]
@@ -128,12 +128,12 @@ def test_a_column_is_as_wide_as_what_it_holds(
 
 
 def test_so_many_keys_and_no_more(sqlite: SqliteBench, tmp_path: Path) -> None:
-    keys = [f"key{number}" for number in range(log_database.KEYS_MAX + 5)]
+    keys = [f"key{number}" for number in range(log_export.KEYS_MAX + 5)]
     holding(sqlite, [[json.dumps({key: 1}).encode() for key in keys]])
     _, said = run("export", sqlite.directory, "--to", tmp_path / "log.db", "--json-columns")
-    assert f"after the first {log_database.KEYS_MAX}" in said
+    assert f"after the first {log_export.KEYS_MAX}" in said
     assert 'some keys have no column: "key200", "key201", "key202" and more' in said
-    assert list(rows(tmp_path / "log.db")[0])[7:] == keys[: log_database.KEYS_MAX]
+    assert list(rows(tmp_path / "log.db")[0])[7:] == keys[: log_export.KEYS_MAX]
 
 
 def test_damage_is_left_out_and_ends_it_with_1(sqlite: SqliteBench, tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_nothing_is_overwritten_unasked(sqlite: SqliteBench, tmp_path: Path) -> 
 
 def test_what_fails_leaves_nothing(sqlite: SqliteBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(sqlite)
-    monkeypatch.setattr(log_database, "_FILL_CLIENTS", "INSERT INTO nowhere SELECT 1")
+    monkeypatch.setattr(log_export, "_FILL_CLIENTS", "INSERT INTO nowhere SELECT 1")
     assert "nowhere" in run("export", sqlite.directory, "--to", tmp_path / "log.db", code=1)[1]
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 

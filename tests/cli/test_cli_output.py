@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from alpo import Record
 from alpo_cli.commands.member import _COLUMNS
+from alpo_cli.commands.read import Style, clip, record_fields
 from alpo_cli.exits import UsageProblem
 from alpo_cli.inputs import parse_since
 from alpo_cli.output import counted, escape, escape_bytes, payload_fields, rfc3339, table
-from alpo_cli.read import Style, clip, record_fields
 
 NOW = datetime(2026, 1, 31, 8, 0, 0, 123_000, UTC)
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpo_cli import payloads
+from alpo_cli import appending
+from alpo_cli.appending import Batcher, Splitter, Whole, from_stream, from_words
 from alpo_cli.exits import UsageProblem
-from alpo_cli.payloads import Batcher, Splitter, Whole, from_stream, from_words
 
 
 def naive(stream: bytes, separator: bytes) -> list[bytes]:
@@ -54,7 +54,7 @@ def test_batches() -> None:
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(payloads, "PART_BYTES_MAX", 10)
+    monkeypatch.setattr(appending, "PART_BYTES_MAX", 10)
     for splitter in (Splitter(b"\n"), Whole()):
         splitter.feed(b"12345")
         with pytest.raises(UsageProblem, match="10 bytes"):

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpo import Record
+from alpo_cli.commands.read import COLUMNS, Style, clip
 from alpo_cli.exits import Failed, UsageProblem
-from alpo_cli.read import COLUMNS, Style, clip
 
 TIME = datetime(2026, 1, 31, 8, 0, 0, 5000, UTC)
 STAMP = "2026-01-31T08:00:00.005Z"

@@ -15,11 +15,10 @@ from rich.console import Console
 from alpo.client.operator.status import ServerEvent
 from alpo.health import Verdict
 from alpo.standing import sound, span
-from alpo_cli.watch.asking import _Server, watching
 from alpo_cli.watch.drawing import Frame, curve
-from alpo_cli.watch.rows import COLUMNS, Tone, details, events, extent, fitting, ms, rows
+from alpo_cli.watch.rows import COLUMNS, Page, Tone, View, details, events, extent, fitting, ms, press, rows
+from alpo_cli.watch.showing import _Server, watching
 from alpo_cli.watch.sight import Mark, Seen, Sight, as_json, behind_s, line, rate, rates, sentence
-from alpo_cli.watch.view import Page, View, press
 
 AT = datetime(2026, 11, 23, 15, 41, 7, tzinfo=UTC)
 GIB = 1 << 30

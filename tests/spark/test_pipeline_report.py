@@ -16,7 +16,7 @@ from pipeline_kit import fields, pipeline
 from alpo.core.machine.cursors import drop_body, set_body
 from alpo.storage.events import event_row
 from alpo.storage.schema import DB_NAME
-from alpo_cli.pipeline import report_log
+from alpo_cli.pipeline import report
 
 
 class _Seen(HTMLParser):
@@ -90,7 +90,7 @@ def test_a_log_without_events_has_no_elections(log: str, tmp_path: Path) -> None
 
 
 def head(id: int, kind: int, time_ms: int, lsn: int, count: int = 0, body: bytes = b"") -> Any:
-    return report_log._Head(id, kind, time_ms, lsn, count, 10 * count, body)
+    return report._Head(id, kind, time_ms, lsn, count, 10 * count, body)
 
 
 def test_readers_are_followed() -> None:
@@ -100,7 +100,7 @@ def test_readers_are_followed() -> None:
         head(4, 1, 120, 11, 5), head(5, 5, 130, 16, body=b'{"before": 3}'),
         head(6, 6, 450, 16, body=set_body("web", 16)), head(7, 6, 620, 16, body=drop_body("web", "operator")),
     ]
-    sums = report_log.summed(iter(heads), began_ms=0, step_ms=100)
+    sums = report.summed(iter(heads), began_ms=0, step_ms=100)
     assert (sums.payloads, sums.bytes) == ({0: 10, 1: 5}, {0: 100, 1: 50})
     assert sums.behind["web"] == [(1, 7), (2, 12), (4, 12), (5, 0), (6, 0)]
     assert sums.behind["old"] == [(1, 9)]

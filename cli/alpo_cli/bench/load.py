@@ -1,13 +1,25 @@
-"""The append load: a number of appends kept in flight on each of several connections; callbacks measure latencies.
+"""Loads, and what is measured of them: latencies in buckets 1 % apart, from 1 µs to 1,000 s, and the exact maximum.
 
-One wake-up serves all answers of one receive: the callbacks only count, and the refill happens once for all of them.
+The append load: a number of appends kept in flight on each of several connections; callbacks measure latencies.
+The read load: the whole log, from its first payload to its end, again and again. The failovers: the leader stopped, the
+appends meanwhile timed, the server started again; several rounds.
+
+In the append load one wake-up serves all answers of one receive: the callbacks only count, and the refill happens
+once for all of them.
+
+In a failover one append after the other is made, from the signal on until one that began after the leader's process
+had ended is guaranteed. A round's figure is the longest of them: after SIGKILL that is the first, from the signal until
+another server leads; after SIGTERM it is whatever the handover cost. Other appends may be kept in flight meanwhile.
 """
 
 from __future__ import annotations
 
 import gc
+import math
 import os
+import signal
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -15,8 +27,65 @@ import trio
 
 import alpo
 from alpo.client.handle import Handle
+from alpo.storage.timings import Histogram
 
-from .stats import Latencies, Result
+from ..exits import Failed
+from ..local_cluster import LocalCluster, caught_up_within
+
+#: Payloads that an empty log is filled with before it is read.
+FILL_PAYLOADS = 20_000
+LEVEL_WITHIN_S = 30.0
+_SETTLE_S = 0.3
+#: Upper ends of the buckets.
+_BOUNDS_S = tuple(1e-6 * math.exp(bucket / 100) for bucket in range(int(math.log(1e9) * 100) + 2))
+
+
+class Latencies(Histogram):
+    """Histogram of operations' durations in seconds."""
+
+    def __init__(self) -> None:
+        super().__init__(_BOUNDS_S)
+
+    @property
+    def count(self) -> int:
+        """The number of operations."""
+        return sum(self.counts)
+
+    def bars(self, bars_max: int) -> list[tuple[float, float, int]]:
+        """(from_s, to_s, count) over the range that occurred, in at most ``bars_max`` equal steps of a log scale."""
+        seen = [bucket for bucket, count in enumerate(self.counts) if count]
+        if not seen:
+            return []
+        first, past, edges = seen[0], seen[-1] + 1, (_BOUNDS_S[0] / 1.01, *_BOUNDS_S, _BOUNDS_S[-1] * 1.01)
+        step = max(1, math.ceil((past - first) / bars_max))
+        return [
+            (edges[at], edges[min(at + step, len(edges) - 1)], sum(self.counts[at : at + step]))
+            for at in range(first, past, step)
+        ]
+
+
+@dataclass(slots=True)
+class Result:
+    """Result of a bench. An operation is one append (with ``--batch`` one batch) or one record read."""
+
+    operations: int
+    payload_bytes: int
+    elapsed_s: float
+    latencies: Latencies
+    errors: int
+
+    def fields(self) -> dict[str, float | int]:
+        """The JSON keys that scripts rely on: rates per second, MB = 10^6 bytes of payload, latencies in ms."""
+        def ms(seconds: float) -> float:
+            return round(seconds * 1000, 3)
+
+        at = self.latencies.percentile
+        return {
+            "ops_per_s": round(self.operations / self.elapsed_s, 1) if self.elapsed_s else 0.0,
+            "mb_per_s": round(self.payload_bytes / self.elapsed_s / 1e6, 3) if self.elapsed_s else 0.0,
+            "p50_ms": ms(at(0.5)), "p99_ms": ms(at(0.99)), "p999_ms": ms(at(0.999)), "max_ms": ms(self.latencies.most),
+            "errors": self.errors,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,3 +265,126 @@ async def append_load(
         reporting.cancel_scope.cancel()
     moved = tally.done * load.batch * load.payload_bytes
     return Result(tally.done, moved, elapsed_s, tally.latencies, tally.errors), tally.first_error
+
+
+async def fill_if_empty(servers: str, payload_bytes: int, outstanding: int, batch: int, timeout_s: float) -> int:
+    """Append payloads if the log is empty; returns how many. Raises `AlpoError`."""
+    async with alpo.connect(servers, timeout_s=timeout_s) as log:
+        async for _ in log.read(last=1):
+            return 0
+        payloads = [os.urandom(payload_bytes) for _ in range(batch)]
+        under_way: deque[Handle] = deque()
+        for _ in range(math.ceil(FILL_PAYLOADS / batch)):
+            if len(under_way) == outstanding:
+                await under_way.popleft()
+            under_way.append(log.append_batch_nowait(payloads))
+        for handle in under_way:
+            await handle
+    return math.ceil(FILL_PAYLOADS / batch) * batch
+
+
+async def read_load(
+    servers: str, connections: int, seconds: float, local: bool, timeout_s: float,
+    on_progress: Callable[[float, int], None],
+) -> Result:
+    """Read for ``seconds``. A latency is that of one page, from the request until it is there. Raises Failed for an
+    empty log, `AlpoError`."""
+    latencies = Latencies()
+    records = moved = 0
+    clock = time.perf_counter
+    started_s = clock()
+
+    async def one() -> None:
+        nonlocal records, moved
+        async with alpo.connect(servers, timeout_s=timeout_s) as log:
+            while clock() - started_s < seconds:
+                asked_s, found = clock(), 0
+                async for page in log.read_batches(local=local):
+                    latencies.add(clock() - asked_s)
+                    found += len(page)
+                    moved += sum(len(record.payload) for record in page)
+                    on_progress(clock() - started_s, records + found)
+                    if clock() - started_s >= seconds:
+                        break
+                    asked_s = clock()
+                records += found
+                if not found:
+                    raise Failed("the log is empty: nothing to read")
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(connections):
+            nursery.start_soon(one)
+    return Result(records, moved, clock() - started_s, latencies, 0)
+
+
+@dataclass(slots=True)
+class Rounds:
+    """Measurements: the longest append of each round, in seconds."""
+
+    waits_s: list[float] = field(default_factory=list)
+
+    @property
+    def median_ms(self) -> float:
+        ordered = sorted(self.waits_s)
+        middle = len(ordered) // 2
+        median_s = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+        return round(median_s * 1000, 1)
+
+    @property
+    def max_ms(self) -> float:
+        return round(max(self.waits_s) * 1000, 1)
+
+
+async def failover(
+    cluster: LocalCluster, rounds: int, signal_number: signal.Signals, load: Load,
+    on_round: Callable[[int, float], None],
+) -> tuple[Result, Rounds]:
+    """Measure, while ``load`` is kept up beside the timed appends (``load.seconds``: longest time for a round).
+
+    Raises Failed if the cluster does not come back, NotGuaranteed if a round takes too long.
+    """
+    tally, measured = Tally(), Rounds()
+    payloads = [os.urandom(load.payload_bytes) for _ in range(load.batch)]
+    started_s = time.perf_counter()
+    async with alpo.connect(cluster.addresses, timeout_s=load.seconds) as log:
+        async with trio.open_nursery() as beside:
+            stop = trio.Event()
+            for share in load.shares():
+                beside.start_soon(_keep_up, cluster.addresses, load, payloads, share, tally, stop)
+            for number in range(1, rounds + 1):
+                leader = await caught_up_within(cluster, LEVEL_WITHIN_S, steady=load.outstanding == 0)
+                await log.append_batch(payloads)
+                # A server that has just come back counts only once it is connected to all others.
+                await trio.sleep(_SETTLE_S)
+                measured.waits_s.append(await _one_round(cluster, leader, signal_number, log, payloads, tally))
+                on_round(number, measured.waits_s[-1])
+            stop.set()
+    await caught_up_within(cluster, LEVEL_WITHIN_S)
+    elapsed_s = time.perf_counter() - started_s
+    latencies = Latencies()
+    for wait_s in measured.waits_s:
+        latencies.add(wait_s)
+    moved = tally.done * load.batch * load.payload_bytes
+    return Result(tally.done, moved, elapsed_s, latencies, tally.errors), measured
+
+
+async def _keep_up(servers: str, load: Load, payloads: list[bytes], share: int, tally: Tally, stop: trio.Event) -> None:
+    async with alpo.connect(servers, timeout_s=load.seconds) as log:
+        await Window(log, payloads, share, tally).run(stop.is_set)
+
+
+async def _one_round(
+    cluster: LocalCluster, leader: int, signal_number: signal.Signals, log: alpo.Log, payloads: list[bytes],
+    tally: Tally,
+) -> float:
+    server = cluster.get(leader)
+    longest_s, gone = 0.0, False
+    server.send(signal_number)
+    while not gone:
+        gone = not server.running()
+        begun_s = time.perf_counter()
+        await log.append_batch(payloads)
+        longest_s = max(longest_s, time.perf_counter() - begun_s)
+        tally.done += 1
+    cluster.spawn([server])
+    return longest_s

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from ..output import counted, print_json
-from .stats import Latencies, Result
+from .load import Latencies, Result
 
 _BARS = 16
 _BAR_WIDTH = 44

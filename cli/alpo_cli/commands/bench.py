@@ -8,29 +8,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..exits import UsageProblem
-from ..frame import App
+from ..exits import UsageProblem, refuse
 from ..inputs import a_new_file, ending_of
 from ..local_cluster import LocalCluster
-from ..options import Target, remember, with_target, without_servers
+from ..options import Target, group, with_target, without_servers
 from ..output import counted, say
 
 if TYPE_CHECKING:
     from ..bench.load import Tally
 
-app = App(
-    callback=remember,
-    help="Load a cluster and measure it: appends, reads, failovers."
-         "\n\nExamples:\n\n    alpo bench append --outstanding 1000",
-)
+app = group("Load a cluster and measure it: appends, reads, failovers.", "alpo bench append --outstanding 1000")
 
 Payload = Annotated[int, typer.Option("--payload", metavar="BYTES", min=0, help="Size of each payload.")]
 Outstanding = Annotated[int, typer.Option("--outstanding", metavar="N", min=1, help="Appends in flight, in all.")]
 Connections = Annotated[int, typer.Option("--connections", metavar="C", min=1, max=900, help="Client connections.")]
 Batch = Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Payloads an append (an atomic batch).")]
 Seconds = Annotated[float, typer.Option("--seconds", metavar="S", min=0.1, help="How long.")]
-Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE.svg", show_default=False,
-                                           help="Write the latency histogram as SVG.")]
+Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE.svg", help="Write the latency histogram as SVG.")]
 
 _FAILOVER_SERVERS_MIN = 3
 
@@ -47,8 +41,7 @@ def _check_plot(plot: Path | None) -> None:
 def append(
     target: Target, payload: Payload = 100, outstanding: Outstanding = 64, connections: Connections = 1,
     batch: Batch = 1, seconds: Seconds = 10.0, plot: Plot = None,
-    yes: Annotated[bool, typer.Option("--yes", show_default=False,
-                                      help="Also into a log that is not empty.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Also into a log that is not empty.")] = False,
 ) -> None:
     """Keep so many appends in flight and measure; an operation is one append (with --batch one batch).
 
@@ -56,14 +49,11 @@ def append(
     Measure on a cluster of its own.
 
     Examples:
-
         alpo bench append --outstanding 1000 --connections 10
-
         alpo bench append --payload 1024 --batch 64 --seconds 30 --yes --json --plot append.svg
     """
     _check_plot(plot)
-    if outstanding < connections:
-        raise UsageProblem(f"--outstanding {outstanding} is less than --connections {connections}")
+    refuse(outstanding < connections, f"--outstanding {outstanding} is less than --connections {connections}")
     import trio
 
     from ..bench.load import Load, append_load, last_lsn
@@ -92,7 +82,7 @@ def append(
 def read(
     target: Target, payload: Payload = 100, outstanding: Outstanding = 64, connections: Connections = 1,
     batch: Batch = 64, seconds: Seconds = 10.0,
-    local: Annotated[bool, typer.Option("--local", show_default=False, help="Servers' own copies.")] = False,
+    local: Annotated[bool, typer.Option("--local", help="Servers' own copies.")] = False,
     plot: Plot = None,
 ) -> None:
     """Read the whole log again and again; an operation is one payload, a latency one page.
@@ -100,15 +90,13 @@ def read(
     An empty log is filled first: 20,000 payloads of --payload bytes, appended as --outstanding and --batch say.
 
     Examples:
-
         alpo bench read --connections 4
-
         alpo bench read --local --seconds 30 --json
     """
     _check_plot(plot)
     import trio
 
-    from ..bench.reads import fill_if_empty, read_load
+    from ..bench.load import fill_if_empty, read_load
     from ..bench.show import progress, show
 
     servers = ",".join(target.servers)
@@ -127,9 +115,9 @@ def read(
 @without_servers
 def failover(
     target: Target,
-    dir: Annotated[Path, typer.Option("--dir", metavar="DIR", show_default=False,
+    dir: Annotated[Path, typer.Option("--dir", metavar="DIR",
                                       help="A running cluster of alpo cluster start --detach.")],
-    rounds: Annotated[int, typer.Option("--rounds", metavar="N", min=1, max=1000, help="How many leaders.")] = 10,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, max=1000, help="How many leaders.")] = 10,
     signal_name: Annotated[str, typer.Option("--signal", metavar="KILL|TERM", help="What they are sent.")] = "KILL",
     payload: Payload = 100, outstanding: Outstanding = 1, connections: Connections = 1, batch: Batch = 1,
     seconds: Annotated[float, typer.Option("--seconds", metavar="S", min=0.1,
@@ -142,9 +130,7 @@ def failover(
     flight beside the one that is timed, over --connections.
 
     Examples:
-
         alpo bench failover --dir /tmp/demo
-
         alpo bench failover --dir /tmp/demo --signal TERM --rounds 5 --json
     """
     _check_plot(plot)
@@ -152,13 +138,12 @@ def failover(
         raise UsageProblem(f"--outstanding {outstanding}: one is timed, and --connections {connections} needs one each")
     import trio
 
-    from ..bench.failover import failover as measure_failover
     from ..bench.load import Load
+    from ..bench.load import failover as measure_failover
     from ..bench.show import progress, show, write_plot
 
     signals = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM}
-    if signal_name.upper() not in signals:
-        raise UsageProblem(f"--signal {signal_name}: KILL or TERM")
+    refuse(signal_name.upper() not in signals, f"--signal {signal_name}: KILL or TERM")
     cluster = LocalCluster.load(dir)
     if len(cluster.servers) < _FAILOVER_SERVERS_MIN:
         raise UsageProblem(

@@ -10,46 +10,35 @@ import typer
 
 import alpo
 
-from ..connecting import connected
-from ..exits import Failed, UsageProblem
-from ..frame import App
+from ..exits import Failed, UsageProblem, refuse
 from ..inputs import a_new_directory
 from ..local_cluster import LocalCluster, LocalServer, leader_within, statuses
-from ..options import Target, local, remember, with_target
-from ..output import counted, print_json, say, table
-from ..running import run, unless_interrupted
+from ..options import Target, group, local, with_target
+from ..output import counted, print_json, say
+from ..running import ask, run, unless_interrupted
 
 SIZE_DEFAULT = 3
 BASE_PORT_DEFAULT = 7100
 LEADER_WITHIN_S = 30.0
 
-app = App(
-    callback=remember,
-    help="A cluster of real alpod processes on this machine, for development;"
-         " and the first start of any cluster."
-         "\n\nExamples:\n\n    alpo cluster start --dir /tmp/demo",
-)
+app = group("A cluster of real alpod processes on this machine, for development; and the first start of any cluster.",
+            "alpo cluster start --dir /tmp/demo")
 
-Dir = Annotated[
-    Path,
-    typer.Option("--dir", metavar="DIR", show_default=False,
-                 help="Where the cluster lives: data directories, logs, cluster.json."),
-]
+Dir = Annotated[Path, typer.Option("--dir", metavar="DIR",
+                                   help="Where the cluster lives: data directories, logs, cluster.json.")]
 
 
 @app.command()
 @local
 def start(
     target: Target, dir: Dir,
-    size: Annotated[int | None, typer.Option("--size", metavar="N", show_default=str(SIZE_DEFAULT),
+    size: Annotated[int | None, typer.Option("--size", show_default=str(SIZE_DEFAULT),
                                              help="How many servers.")] = None,
     base_port: Annotated[int | None, typer.Option("--base-port", metavar="PORT", show_default=str(BASE_PORT_DEFAULT),
                                                   help="The first server's port; the others take the next.")] = None,
-    detach: Annotated[bool, typer.Option("--detach", show_default=False,
-                                         help="Return when a leader exists; the servers go on.")] = False,
-    tls: Annotated[bool, typer.Option("--tls", show_default=False,
-                                      help="Make certificates, and speak TLS alone.")] = False,
-    http: Annotated[bool, typer.Option("--http", show_default=False,
+    detach: Annotated[bool, typer.Option("--detach", help="Return when a leader exists; the servers go on.")] = False,
+    tls: Annotated[bool, typer.Option("--tls", help="Make certificates, and speak TLS alone.")] = False,
+    http: Annotated[bool, typer.Option("--http",
                                        help="Serve a page of the cluster, 80 ports above each server's own.")] = False,
 ) -> None:
     """Start a cluster, or start the servers of one again; prints the --servers string on stdout.
@@ -58,9 +47,7 @@ def start(
     clients in, with --http the address of a page to look at.
 
     Examples:
-
         alpo cluster start --dir /tmp/demo --size 5
-
         export ALPO_SERVERS=$(alpo cluster start --dir /tmp/demo --detach)
     """
     cluster = lay_out(dir, size, base_port, tls)
@@ -134,8 +121,7 @@ def lay_out(dir: Path, size: int | None, base_port: int | None, tls: bool = Fals
             tls,
         )
     cluster = LocalCluster.load(dir)
-    if tls and cluster.tls is None:
-        raise UsageProblem(f"--tls: the cluster in {dir} was made without certificates")
+    refuse(tls and cluster.tls is None, f"--tls: the cluster in {dir} was made without certificates")
     if size not in (None, len(cluster.servers)):
         raise UsageProblem(f"--size {size}: the cluster in {dir} has {counted(len(cluster.servers), 'server')}")
     if base_port not in (None, cluster.servers[0].port):
@@ -166,17 +152,14 @@ def stop(target: Target, dir: Dir) -> None:
     """Stop the servers of a cluster: SIGTERM, and SIGKILL to what is still there after 10 s.
 
     Examples:
-
         alpo cluster stop --dir /tmp/demo
     """
     cluster = LocalCluster.load(dir)
     running = [server.id for server in cluster.servers if server.running()]
     killed = cluster.stop()
     _say_killed(killed)
-    if target.json:
-        print_json({"stopped": running, "killed": killed})
-    else:
-        say(f"stopped {counted(len(running), 'server')}" if running else "no server was running")
+    target.tell({"stopped": running, "killed": killed},
+                f"stopped {counted(len(running), 'server')}" if running else "no server was running")
 
 
 @app.command("list")
@@ -185,20 +168,12 @@ def list_(target: Target, dir: Dir) -> None:
     """List the servers of a cluster: address, process, data, log.
 
     Examples:
-
         alpo cluster list --dir /tmp/demo
     """
     cluster = LocalCluster.load(dir)
-    if target.json:
-        for s in cluster.servers:
-            print_json({"id": s.id, "address": s.address, "pid": s.pid if s.running() else None, "data": str(s.data),
-                        "log": str(s.log)})
-        return
-    rows = [
-        [str(s.id), s.address, str(s.pid) if s.running() else "not running", str(s.data), str(s.log)]
-        for s in cluster.servers
-    ]
-    table("", ["id", "address", "pid", "data", "log"], rows)
+    found = [{"id": s.id, "address": s.address, "pid": s.pid if s.running() else None, "data": str(s.data),
+              "log": str(s.log)} for s in cluster.servers]
+    target.show(found, list(found[0]), [[str(value or "not running") for value in each.values()] for each in found])
 
 
 @app.command()
@@ -209,15 +184,7 @@ def init(target: Target) -> None:
     Once in a cluster's life, told to any one of its servers.
 
     Examples:
-
         alpo cluster init --servers 127.0.0.1:7100
     """
-    async def found() -> None:
-        async with connected(target) as log:
-            await log.init()
-
-    run(found)
-    if target.json:
-        print_json({"founded": True})
-    else:
-        say("the cluster is founded")
+    ask(target, lambda log: log.init())
+    target.tell({"founded": True}, "the cluster is founded")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
-from dataclasses import dataclass
+from contextlib import aclosing, closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,35 +10,24 @@ import typer
 from alpo.core.settings import size_text as size
 from alpo.errors import AlpoError
 
-from ..completing import complete_ids
-from ..exits import Failed, Unreached, UsageProblem
+from ..exits import Failed, Unreached, refuse
 from ..options import Target, with_target
-from ..output import counted, print_json, say
-from ..progress import Step, slow_progress
-from ..running import run
+from ..output import Step, counted, say, slow_progress
+from ..running import complete_ids, run
 
 if TYPE_CHECKING:
     from alpo.client.operator.files import FileSpace
     from alpo.client.servers import Servers
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The command line's request. ``server`` None: every member, one after the other. ``wait``: until all is
-    returned."""
-
-    server: int | None
-    wait: bool
-
-
-async def _compact(target: Target, wanted: Wanted, step: Step) -> None:
+async def _compact(target: Target, server: int | None, wait: bool, step: Step) -> None:
+    """Have a server, None: every member, one after the other, return its space; ``wait``: until all is returned."""
     from alpo.client.operator.status import members_of
     from alpo.client.servers import Servers, given_tls
 
-    servers = Servers(target.servers, tls=given_tls(None))
-    try:
-        if wanted.server is not None:
-            await _one(servers, wanted.server, target, wanted.wait, step)
+    with closing(Servers(target.servers, tls=given_tls(None))) as servers:
+        if server is not None:
+            await _one(servers, server, target, wait, step)
             return
         members = [id for id, _ in await members_of(servers, target.timeout_s) if id is not None]
         if not members:
@@ -47,14 +35,12 @@ async def _compact(target: Target, wanted: Wanted, step: Step) -> None:
         failed = 0
         for id in members:
             try:
-                await _one(servers, id, target, wanted.wait, step)
+                await _one(servers, id, target, wait, step)
             except AlpoError as error:
                 failed += 1
                 say(f"server {id}: {error}")
         if failed:
             raise Failed(f"{failed} of {counted(len(members), 'server')} gave nothing, or not all, back")
-    finally:
-        servers.close()
 
 
 async def _one(servers: Servers, id: int, target: Target, wait: bool, step: Step) -> None:
@@ -71,23 +57,21 @@ async def _one(servers: Servers, id: int, target: Target, wait: bool, step: Step
 
 
 def _tell(target: Target, before: FileSpace, now: FileSpace) -> None:
-    if target.json:
-        print_json({"server": now.server, "disk_bytes_before": before.disk_bytes, "disk_bytes": now.disk_bytes,
-                    "free_bytes": now.free_bytes, "done": not now.giving_back})
-    elif now.giving_back and now.free_bytes:
-        say(f"server {now.server}: gives {size(now.free_bytes)} of {size(now.disk_bytes)} back")
-    else:
-        say(f"server {now.server}: {size(before.disk_bytes)} before, {size(now.disk_bytes)} now")
+    target.tell(
+        {"server": now.server, "disk_bytes_before": before.disk_bytes, "disk_bytes": now.disk_bytes,
+         "free_bytes": now.free_bytes, "done": not now.giving_back},
+        f"server {now.server}: gives {size(now.free_bytes)} of {size(now.disk_bytes)} back"
+        if now.giving_back and now.free_bytes else
+        f"server {now.server}: {size(before.disk_bytes)} before, {size(now.disk_bytes)} now",
+    )
 
 
 @with_target
 def compact(
     target: Target,
-    server: Annotated[int | None, typer.Option("--server", metavar="ID", min=1, show_default=False,
-                                               autocompletion=complete_ids,
+    server: Annotated[int | None, typer.Option("--server", metavar="ID", min=1, autocompletion=complete_ids,
                                                help="This server's file.")] = None,
-    every: Annotated[bool, typer.Option("--all", show_default=False,
-                                        help="Every member's file, one after the other.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Every member's file, one after the other.")] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", show_default=False,
                                        help="Wait until all is given back.")] = True,
 ) -> None:
@@ -97,14 +81,10 @@ def compact(
     is free. This gives all of it back now, in small steps beside the appends.
 
     Examples:
-
         alpo compact --server 2
-
         alpo compact --all --json
-
         alpo compact --all --no-wait
     """
-    if every == (server is not None):
-        raise UsageProblem("whose file? --server ID or --all")
+    refuse(every == (server is not None), "whose file? --server ID or --all")
     with slow_progress() as step:
-        run(_compact, target, Wanted(server, wait), step)
+        run(_compact, target, server, wait, step)

@@ -11,43 +11,19 @@ from alpo.core.entries import CLIENT_BYTES_MAX, INT_MAX
 from alpo.core.machine.cursors import NAME_WANTED, valid_cursor
 from alpo.core.settings import size_text as size
 
-from ..completing import complete_cursors
-from ..connecting import connected
-from ..exits import UsageProblem
-from ..frame import App
-from ..options import Target, remember, with_target
-from ..output import escape, print_json, say, table
-from ..running import run
+from ..exits import refuse
+from ..options import Target, group, with_target
+from ..output import escape
+from ..running import ask, complete_cursors
 
-app = App(
-    callback=remember,
-    help="Cursors: named positions of readers. What a reader needs is not cleaned."
-         "\n\nExamples:\n\n    alpo cursor list",
-)
+app = group("Cursors: named positions of readers. What a reader needs is not cleaned.", "alpo cursor list")
 
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", show_default=False, autocompletion=complete_cursors,
-                        help=f"1 to {CLIENT_BYTES_MAX} bytes of UTF-8.")
-]
+Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_cursors,
+                                     help=f"1 to {CLIENT_BYTES_MAX} bytes of UTF-8.")]
 
 
 def _check(name: str) -> None:
-    if not valid_cursor(name):
-        raise UsageProblem(f"NAME: {NAME_WANTED}")
-
-
-async def _set(target: Target, name: str, lsn: int) -> dict[str, Any]:
-    """Set a cursor; returns its new position as JSON keys."""
-    async with connected(target) as log:
-        await log.set_cursor(name, lsn)
-        return {**await _fields(log, target, name), "lsn": lsn}
-
-
-async def _drop(target: Target, name: str) -> dict[str, Any]:
-    """Drop a cursor; returns its last position as JSON keys."""
-    async with connected(target) as log:
-        before = await _fields(log, target, name)
-        return {**before, "lsn": await log.drop_cursor(name) or None}
+    refuse(not valid_cursor(name), f"NAME: {NAME_WANTED}")
 
 
 async def _fields(log: alpo.Log, target: Target, name: str) -> dict[str, Any]:
@@ -61,30 +37,25 @@ def _keys(cursor: alpo.CursorInfo) -> dict[str, Any]:
     return {"name": cursor.name, "lsn": cursor.lsn, "lag_bytes": cursor.lag_bytes, "lag_s": cursor.lag_s}
 
 
-async def _list(target: Target) -> list[alpo.CursorInfo]:
-    async with connected(target) as log:
-        return await log.cursors()
-
-
 @app.command("set")
 @with_target
 def set_(
     target: Target, name: Name,
-    lsn: Annotated[int, typer.Argument(metavar="LSN", min=1, max=INT_MAX, show_default=False,
-                                       help="The next LSN that the reader needs.")],
+    lsn: Annotated[int, typer.Argument(min=1, max=INT_MAX, help="The next LSN that the reader needs.")],
 ) -> None:
     """Set a cursor, new or not: everything from LSN on is kept for its reader.
 
     Examples:
-
         alpo cursor set nightly-export 120001
     """
     _check(name)
-    fields = run(_set, target, name, lsn)
-    if target.json:
-        print_json(fields)
-    else:
-        say(f"cursor {escape(name)} is at LSN {lsn}")
+
+    async def move(log: alpo.Log) -> dict[str, Any]:
+        await log.set_cursor(name, lsn)
+        return {**await _fields(log, target, name), "lsn": lsn}
+
+    fields = ask(target, move)
+    target.tell(fields, f"cursor {escape(name)} is at LSN {lsn}")
 
 
 @app.command("list")
@@ -93,18 +64,12 @@ def list_(target: Target) -> None:
     """List the cursors: where each stands and how far it lags.
 
     Examples:
-
         alpo cursor list
-
         alpo cursor list --json | jq 'select(.lag_s > 86400) | .name'
     """
-    found = run(_list, target)
-    if target.json:
-        for c in found:
-            print_json(_keys(c))
-        return
-    table("", ["cursor", "LSN", "holds", "lag"],
-          [[c.name, str(c.lsn), size(c.lag_bytes), f"{c.lag_s:.0f} s"] for c in found])
+    found = ask(target, lambda log: log.cursors())
+    target.show(map(_keys, found), ["cursor", "LSN", "holds", "lag"],
+                [[c.name, str(c.lsn), size(c.lag_bytes), f"{c.lag_s:.0f} s"] for c in found])
 
 
 @app.command()
@@ -113,12 +78,13 @@ def drop(target: Target, name: Name) -> None:
     """Forget a cursor: what only its reader needed may be cleaned.
 
     Examples:
-
         alpo cursor drop nightly-export
     """
     _check(name)
-    fields = run(_drop, target, name)
-    if target.json:
-        print_json(fields)
-    else:
-        say(f"cursor {escape(name)} is forgotten")
+
+    async def forget(log: alpo.Log) -> dict[str, Any]:
+        before = await _fields(log, target, name)
+        return {**before, "lsn": await log.drop_cursor(name) or None}
+
+    fields = ask(target, forget)
+    target.tell(fields, f"cursor {escape(name)} is forgotten")

@@ -1,4 +1,5 @@
-"""`alpo doctor`: what `alpo.health` finds, of the servers' own reports (`alpo status --json`) and events."""
+"""`alpo doctor`: what `alpo.health` finds, of the servers' own reports (`alpo status --json`) and events.
+`alpo spark doctor`: what Spark needs on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import alpo
 from alpo.health import Finding, Verdict, examine
 
 from ..exits import Failed
-from ..options import Target, with_target
+from ..options import Target, group, with_target, without_servers
 from ..output import escape, print_json
 from ..running import run
 from ..story import handed_over, reigns
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 _HOUR = timedelta(hours=1)
 #: Seconds that a server has to tell its events.
 EVENTS_S = 2.0
+
+spark = group("The log in Apache Spark: is this machine ready for it?", "alpo spark doctor")
 
 
 async def ask(target: Target) -> tuple[list[dict[str, Any]], Events]:
@@ -61,9 +64,7 @@ def doctor(target: Target) -> None:
     Exit code 1 when something is bad.
 
     Examples:
-
         alpo doctor
-
         alpo doctor --json | jq 'select(.verdict != "ok")'
     """
     rows, events = run(ask, target)
@@ -80,3 +81,19 @@ def doctor(target: Target) -> None:
     bad = [finding.check for finding in found if finding.verdict is Verdict.BAD]
     if bad:
         raise Failed(f"bad: {', '.join(dict.fromkeys(bad))}")
+
+
+@spark.command("doctor")
+@without_servers
+def spark_doctor(target: Target) -> None:
+    """Check PySpark, PyArrow, Java and the workers' Python, and say what to do: the same as alpo-pipeline doctor.
+
+    Exit code 1 when Spark could not work here. Needs no cluster, and starts no Spark.
+
+    Examples:
+        alpo spark doctor
+        alpo spark doctor --json | jq 'select(.ok | not)'
+    """
+    from ..pipeline.spark import tell
+
+    tell(target)

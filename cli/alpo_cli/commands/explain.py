@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import alpo
 
 from .. import story
-from ..exits import UsageProblem
+from ..exits import refuse
 from ..inputs import parse_since
 from ..options import Target, with_target
 from ..output import escape, print_json, remark, rfc3339_ms
@@ -22,46 +22,10 @@ if TYPE_CHECKING:
     from alpo.client.operator.status import Events, ServerEvent
 
 
-class Wanted(NamedTuple):
-    """Elections to tell; ``all``: list every event instead."""
-
-    last: int
-    since: datetime | None
-    all: bool
-
-
 async def gather(target: Target, since: datetime | None) -> tuple[Events, list[dict[str, Any]]]:
     """The events since ``since``, and the members' present status. Raises the library's errors."""
     async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
         return await log.events(since), [dict(member) for member in await log.status()]
-
-
-def tell(target: Target, wanted: Wanted) -> None:
-    """Print the story. Raises Failed if no server could be asked."""
-    found, members = run(gather, target, wanted.since if wanted.all else None)
-    require_one(target, members)
-    leaderless = not any(member.get("state") == "leader" for member in members)
-    if wanted.all:
-        _show_all(target, found)
-        return
-    told = story.chapters(found.events, leaderless)
-    if wanted.since is not None:
-        since_ms = wanted.since.timestamp() * 1000
-        told = [chapter for chapter in told if _ends_ms(chapter) >= since_ms]
-    told = told[-wanted.last :]
-    if target.json:
-        for event in {(event.server, event.number): event for chapter in told for event in chapter.events}.values():
-            print_json(as_json(event))
-        return
-    if not told:
-        print("The servers' events tell of no election" + ("." if wanted.since is None else " since then."))
-    for number, chapter in enumerate(told):
-        if number:
-            print()
-        for line in lines(chapter):
-            print(escape(line))
-    for line in remarks(found):
-        print(escape(line))
 
 
 def _show_all(target: Target, found: Events) -> None:
@@ -159,26 +123,44 @@ def remarks(found: Events) -> list[str]:
 @with_target
 def explain(
     target: Target,
-    last: Annotated[int | None, typer.Option("--last", metavar="N", min=1, max=1000, show_default="1",
+    last: Annotated[int | None, typer.Option("--last", min=1, max=1000, show_default="1",
                                              help="The last N elections.")] = None,
-    since: Annotated[str | None, typer.Option("--since", metavar="TIME", show_default=False,
+    since: Annotated[str | None, typer.Option("--since", metavar="TIME",
                                               help="All elections since: RFC 3339, or 10m, 2h, 3d ago.")] = None,
-    every: Annotated[bool, typer.Option("--all", show_default=False,
-                                        help="Every event kept, not the story of elections.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Every event kept, not the story of elections.")] = False,
 ) -> None:
     """Tell the story of the last election: who noticed, who won, how long nobody led, what was expunged.
 
     It is told from the events that the servers keep, of all that answer, in time order.
 
     Examples:
-
         alpo explain
-
         alpo explain --since 1h
-
         alpo explain --all --json | jq 'select(.name == "slow_fsync")'
     """
-    if every and last is not None:
-        raise UsageProblem("--last does not go with --all")
+    refuse(every and last is not None, "--last does not go with --all")
     moment = None if since is None else parse_since(since, datetime.now(UTC))
-    tell(target, Wanted(last or (1 if moment is None else 1000), moment, every))
+    found, members = run(gather, target, moment if every else None)
+    require_one(target, members)
+    leaderless = not any(member.get("state") == "leader" for member in members)
+    if every:
+        _show_all(target, found)
+        return
+    told = story.chapters(found.events, leaderless)
+    if moment is not None:
+        since_ms = moment.timestamp() * 1000
+        told = [chapter for chapter in told if _ends_ms(chapter) >= since_ms]
+    told = told[-(last or (1 if moment is None else 1000)) :]
+    if target.json:
+        for event in {(event.server, event.number): event for chapter in told for event in chapter.events}.values():
+            print_json(as_json(event))
+        return
+    if not told:
+        print("The servers' events tell of no election" + ("." if moment is None else " since then."))
+    for number, chapter in enumerate(told):
+        if number:
+            print()
+        for line in lines(chapter):
+            print(escape(line))
+    for line in remarks(found):
+        print(escape(line))

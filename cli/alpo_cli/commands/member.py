@@ -11,32 +11,21 @@ import typer
 from alpo.addresses import AddressError, parse_address, undialled
 from alpo.standing import Cluster, lag_of
 
-from ..completing import complete_ids
-from ..connecting import connected
 from ..exits import Failed, UsageProblem
-from ..frame import App
-from ..options import Target, remember, with_target
+from ..options import Target, group, with_target
 from ..output import counted, print_json, say, says_yes, table
-from ..running import run
+from ..running import ask, complete_ids, connected, run
 from . import status as standing
 
-app = App(
-    callback=remember,
-    help="Members: the servers that keep the log."
-         "\n\nExamples:\n\n    alpo member list",
-)
+app = group("Members: the servers that keep the log.", "alpo member list")
 
 _POLL_S = 0.2
 #: Looks at a cluster whose appends do not work yet, before that is told.
 _LOOKS = 10
 _COLUMNS = ["id", "address", "role", "state", "status", "last", "guaranteed", "lag"]
 
-NewMember = Annotated[str, typer.Argument(
-    metavar="ID=HOST:PORT", show_default=False, help="The server's id, and where it waits."
-)]
-Wait = Annotated[bool, typer.Option(
-    "--wait/--no-wait", help="Wait until it has caught up and votes.", show_default=False
-)]
+NewMember = Annotated[str, typer.Argument(metavar="ID=HOST:PORT", help="The server's id, and where it waits.")]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it has caught up and votes.")]
 
 
 def parse_member(text: str) -> tuple[int, str]:
@@ -183,9 +172,7 @@ def list_(target: Target) -> None:
     """Show who belongs to the cluster, as what, and how far each is.
 
     Examples:
-
         alpo member list
-
         alpo member list --json | jq '.members[] | select(.role == "learner")'
     """
     run(_list, target)
@@ -200,7 +187,6 @@ def add(target: Target, member: NewMember, wait: Wait = True) -> None:
     appends go on, and votes once it has caught up.
 
     Examples:
-
         alpo member add 4=127.0.0.1:7103
     """
     id, address = parse_member(member)
@@ -211,9 +197,8 @@ def add(target: Target, member: NewMember, wait: Wait = True) -> None:
 @with_target
 def remove(
     target: Target,
-    id: Annotated[int, typer.Argument(metavar="ID", min=1, show_default=False, autocompletion=complete_ids,
-                                     help="The server to take out.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", show_default=False, help="Do not ask.")] = False,
+    id: Annotated[int, typer.Argument(min=1, autocompletion=complete_ids, help="The server to take out.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Take a server out of the cluster.
 
@@ -221,7 +206,6 @@ def remove(
     directory is of no use afterwards: stop it and delete that. On a terminal it asks if fewer than three would vote.
 
     Examples:
-
         alpo member remove 4
     """
     if not yes and sys.stdin.isatty() and (question := question_of(Cluster(run(standing.members, target)), id)):
@@ -241,7 +225,6 @@ def replace(target: Target, member: NewMember, wait: Wait = True) -> None:
     back.)
 
     Examples:
-
         alpo member replace 2=127.0.0.1:7202
     """
     id, address = parse_member(member)
@@ -251,23 +234,14 @@ def replace(target: Target, member: NewMember, wait: Wait = True) -> None:
 @with_target
 def transfer(
     target: Target,
-    id: Annotated[int, typer.Argument(metavar="ID", min=1, show_default=False, autocompletion=complete_ids,
-                                     help="The server that shall lead.")],
+    id: Annotated[int, typer.Argument(min=1, autocompletion=complete_ids, help="The server that shall lead.")],
 ) -> None:
     """Hand leadership over to a server of your choice.
 
     It takes a few milliseconds; appends under way are done by the old leader or sent to the new one, never lost.
 
     Examples:
-
         alpo transfer 2
     """
-    async def hand_over() -> None:
-        async with connected(target) as log:
-            found = await log.transfer(id)
-        if target.json:
-            print_json({"leader": found.leader, "term": found.term})
-        else:
-            say(f"server {found.leader} leads, in term {found.term}")
-
-    run(hand_over)
+    found = ask(target, lambda log: log.transfer(id))
+    target.tell({"leader": found.leader, "term": found.term}, f"server {found.leader} leads, in term {found.term}")

@@ -98,9 +98,7 @@ def status(target: Target) -> None:
     """Show every member: who leads, how far each log goes, who is behind.
 
     Examples:
-
         alpo status
-
         alpo status --json | jq '.members[] | select(.state == "leader") | .address'
     """
     show(target, run(members, target))

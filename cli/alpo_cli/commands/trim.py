@@ -10,37 +10,29 @@ import typer
 import alpo
 from alpo.core.entries import INT_MAX
 
-from ..connecting import connected
 from ..exits import Failed
 from ..options import Target, with_target
 from ..output import counted, escape, print_json, say
-from ..running import run
+from ..running import ask
 
 
-async def give_up(target: Target, before: int, force: bool) -> int:
-    """Trim; returns the first LSN that is now served. Raises the library's errors."""
-    async with connected(target) as log:
-        return await log.trim(before, force=force)
-
-
-async def look(target: Target, before: int, force: bool) -> tuple[range, list[str]]:
+async def look(log: alpo.Log, before: int, force: bool) -> tuple[range, list[str]]:
     """Simulate a trim: the LSNs that it would delete, and the cursors that it would drop. Raises what the trim
     would raise."""
-    async with connected(target) as log:
-        try:
-            async with aclosing(log.read_batches(before, before)) as pages:
-                async for _ in pages:
-                    break
-        except alpo.OutOfRange as error:
-            if before > error.last_lsn + 1:
-                raise
-            return range(error.first_lsn, error.first_lsn), []  # trimmed already
-        first_lsn = before
-        async with aclosing(log.read_batches()) as pages:
-            async for page in pages:
-                first_lsn = page[0].lsn
+    try:
+        async with aclosing(log.read_batches(before, before)) as pages:
+            async for _ in pages:
                 break
-        needed = sorted((cursor.lsn, cursor.name) for cursor in await log.cursors() if cursor.lsn < before)
+    except alpo.OutOfRange as error:
+        if before > error.last_lsn + 1:
+            raise
+        return range(error.first_lsn, error.first_lsn), []  # trimmed already
+    first_lsn = before
+    async with aclosing(log.read_batches()) as pages:
+        async for page in pages:
+            first_lsn = page[0].lsn
+            break
+    needed = sorted((cursor.lsn, cursor.name) for cursor in await log.cursors() if cursor.lsn < before)
     if needed and not force:
         lsn, name = needed[0]
         raise Failed(f"the cursor {escape(name)} needs LSN {lsn} and what follows")
@@ -50,12 +42,11 @@ async def look(target: Target, before: int, force: bool) -> tuple[range, list[st
 @with_target
 def trim(
     target: Target,
-    before: Annotated[int, typer.Option("--before", metavar="LSN", min=1, max=INT_MAX, show_default=False,
+    before: Annotated[int, typer.Option("--before", metavar="LSN", min=1, max=INT_MAX,
                                         help="The first LSN to be kept.")],
-    force: Annotated[bool, typer.Option("--force", show_default=False,
+    force: Annotated[bool, typer.Option("--force",
                                         help="Also what a cursor's reader needs: such cursors are dropped.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", show_default=False,
-                                          help="Only say what would be given up.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be given up.")] = False,
 ) -> None:
     """Give up all payloads below an LSN, on all servers and for good.
 
@@ -63,20 +54,14 @@ def trim(
     harm. What the reader of a cursor needs is not trimmed (alpo cursor list), unless forced.
 
     Examples:
-
         alpo trim --before 1000000 --dry-run
-
         alpo trim --before 1000000
-
         alpo trim --before "$(alpo read --since 30d --limit 1 --json | jq .lsn)"
     """
     if dry_run:
-        return _tell(target, *run(look, target, before, force))
-    first_lsn = run(give_up, target, before, force)
-    if target.json:
-        print_json({"first_lsn": first_lsn})
-    else:
-        say(f"the log now begins at LSN {first_lsn}")
+        return _tell(target, *ask(target, lambda log: look(log, before, force)))
+    first_lsn = ask(target, lambda log: log.trim(before, force=force))
+    target.tell({"first_lsn": first_lsn}, f"the log now begins at LSN {first_lsn}")
 
 
 def _tell(target: Target, lsns: range, cursors: list[str]) -> None:

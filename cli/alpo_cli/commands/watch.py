@@ -1,4 +1,4 @@
-"""`alpo watch`: the members of a cluster, live."""
+"""`alpo watch`: the members of a cluster, live. Its help does without the package that does the work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..running import run
 @with_target
 def watch(
     target: Target,
-    count: Annotated[int | None, typer.Option("--count", metavar="N", min=1, show_default=False,
+    count: Annotated[int | None, typer.Option("--count", min=1,
                                               help="End after N lines; print lines on a terminal too.")] = None,
 ) -> None:
     """Watch a cluster, live: who leads, what is wrong, how far each log goes, appends a second.
@@ -22,11 +22,8 @@ def watch(
     --json or --count, it prints a line a second. Servers that do not answer are asked again, for ever.
 
     Examples:
-
         alpo watch
-
         alpo watch --count 1
-
         alpo watch --json | jq --unbuffered -r '[.time, .leader, .appends_per_s] | @tsv'
     """
     from ..watch.showing import drawable, in_lines, on_terminal

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import time
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from alpo import __version__
 from alpo.core.entries import INT_MAX
+from alpo.tls import tls_given
 
-from ..exits import UsageProblem
+from ..exits import Failed, UsageProblem, reason, refuse
 from ..frame import App
 from ..inputs import a_file, a_log, a_new_directory, a_new_file, ending_of
-from ..options import (
-    ConfigFile,
-    Json,
-    Servers,
-    Target,
-    Timeout,
-    only_json,
-    remember,
-    version_option,
-    with_servers_if_given,
-    with_target,
-)
+from ..options import Target, only_json, root, split_servers, with_servers_if_given, with_target
+from ..output import counted, escape, print_json, rfc3339, slow_progress, table
+from . import spark
+
+if TYPE_CHECKING:
+    from alpo.spark.jobs.auditing import Audit
+    from alpo.spark.jobs.tables import StateReplayed
+    from alpo.spark.origin import Origin
 
 app = App(name="alpo-pipeline", add_completion=True)
 
@@ -31,37 +32,25 @@ Master = Annotated[str, typer.Option("--master", metavar="URL", show_default="sp
                                      help="Where Spark runs the tasks.")]
 
 
-@app.callback(help="""
+app.callback(help="""
     Jobs over a log that run on Spark: on this machine, or on a cluster by --master or spark-submit.
 
     Examples:
-
         alpo-pipeline archive --servers 127.0.0.1:7100 --to /mnt/archive --trim
-
         alpo-pipeline audit --path /mnt/server-1 --path monday.alpo
-
         alpo-pipeline replay --servers 127.0.0.1:7100 --state --to states
-
         alpo-pipeline doctor
-""")
-def root(
-    ctx: typer.Context, servers: Servers = None, config: ConfigFile = None, timeout: Timeout = None,
-    json: Json = False,
-    version: Annotated[bool, version_option("alpo-pipeline")] = False,
-) -> None:
-    """Take the options before the command."""
-    remember(ctx, servers, config, timeout, json)
+""")(root("alpo-pipeline", ("servers", "config", "timeout", "json")))
 
 
 @app.command()
 @with_target
 def archive(
     target: Target,
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", show_default=False,
-                                     help="The archive: a directory that all executors see.")],
-    range_rows: Annotated[int, typer.Option("--range-rows", metavar="N", min=1, max=INT_MAX,
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The archive: a directory that all executors see.")],
+    range_rows: Annotated[int, typer.Option("--range-rows", min=1, max=INT_MAX,
                                             help="Payloads of one file.")] = 131_072,
-    trim: Annotated[bool, typer.Option("--trim", show_default=False,
+    trim: Annotated[bool, typer.Option("--trim",
                                        help="Afterwards give up, in the log, what is archived and no cursor needs."
                                        )] = False,
     upto: Annotated[int | None, typer.Option("--upto", metavar="LSN", min=1, max=INT_MAX, show_default="the end now",
@@ -74,26 +63,60 @@ def archive(
     archive's manifest lists is trimmed.
 
     Examples:
-
         alpo-pipeline archive --to /mnt/archive
-
         alpo-pipeline archive --to /mnt/archive --trim --json | jq .first_lsn
-
         alpo-pipeline archive --to /mnt/archive --upto 1000000 --range-rows 50000
     """
-    from . import archive as work
-
     a_new_directory(to, "--to")
-    work.run(target, work.Wanted(to, range_rows, trim, upto, master))
+    spark.require()
+    from alpo.spark.jobs import archiving
+    from alpo.spark.live import ServerOrigin
+
+    began_s = time.monotonic()
+    origin = ServerOrigin(
+        target.servers, timeout_s=max(target.timeout_s, spark.TIMEOUT_S_LEAST), tls=tls_given(os.environ)
+    )
+    with slow_progress() as step, spark.runner("alpo-pipeline archive", master) as runner:
+        done = archiving.archive(
+            origin, to, range_rows, upto, runner,
+            lambda done, all: step("archiving", done, all),
+        )
+    took_s = time.monotonic() - began_s
+    fields: dict[str, Any] = {
+        "archive": str(to), "cluster": done.cluster, "archived_first_lsn": done.first_lsn,
+        "archived_last_lsn": done.last_lsn, "ranges": done.ranges, "ranges_found": done.found, "payloads": done.rows,
+        "bytes": done.bytes, "file_bytes": done.file_bytes, "checked": done.checked, "seconds": round(took_s, 3),
+    }
+    if trim:
+        trimmed = archiving.trim_archived(target.servers, to, origin.timeout_s)
+        fields |= {"first_lsn": trimmed.first_lsn, "held_by": trimmed.held_by or None}
+    _tell_archive(target, to, fields)
+
+
+def _tell_archive(target: Target, to: Path, fields: dict[str, Any]) -> None:
+    first_lsn, last_lsn = fields["archived_first_lsn"], fields["archived_last_lsn"]
+    rows = [
+        ["the archive holds", f"LSN {first_lsn} to {last_lsn}" if last_lsn >= first_lsn else "nothing"],
+        ["new files", f"{fields['ranges']}, {fields['ranges_found']} of them found written"],
+        ["new payloads", f"{fields['payloads']:,}"],
+        ["their bytes", f"{fields['bytes']:,}, in files of {fields['file_bytes']:,}"],
+        ["checked against a second replica", "yes" if fields["checked"] else "no: there is none"],
+        ["took", f"{fields['seconds']:.1f} s"],
+    ]
+    if "held_by" in fields:
+        held_by = fields["held_by"]
+        why = f" (cursor {held_by} needs it)" if held_by else ""
+        rows.append(["the log now begins at", f"LSN {fields['first_lsn']}{why}"])
+    target.show([fields], ["", ""], rows, f"archive {to}")
 
 
 @app.command()
 @with_servers_if_given
 def audit(
     target: Target,
-    path: Annotated[list[str] | None, typer.Option("--path", metavar="DATA_OR_BACKUP", show_default=False,
+    path: Annotated[list[str] | None, typer.Option("--path", metavar="DATA_OR_BACKUP",
                                                    help="A data directory or a backup; may be repeated.")] = None,
-    client_history: Annotated[Path | None, typer.Option("--client-history", metavar="FILE", show_default=False,
+    client_history: Annotated[Path | None, typer.Option("--client-history", metavar="FILE",
                                                         help="What `alpo append --json` printed: is it so?")] = None,
     master: Master = "",
 ) -> None:
@@ -103,31 +126,67 @@ def audit(
     compared as far as each knows its entries to be guaranteed. Exit code 1 if anything is wrong.
 
     Examples:
-
         alpo-pipeline audit --servers 127.0.0.1:7100,127.0.0.1:7101
-
         alpo-pipeline audit --path /mnt/server-1 --path /mnt/server-2 --path monday.alpo
-
         alpo-pipeline audit --servers 127.0.0.1:7100 --client-history appended.jsonl --json | jq .sound
     """
-    from . import audit as work
-
-    if path is not None and len(set(path)) < len(path):
-        raise UsageProblem("--path: the same copy twice")
+    refuse(path is not None and len(set(path)) < len(path), "--path: the same copy twice")
     for copy in path or ():
         a_log(Path(copy), "--path")
     if client_history is not None:
         a_file(client_history, "--client-history")
-    work.run(target, tuple(path or ()), client_history, master)
+    servers = _servers_of(
+        target, bool(path), "what shall be looked at? --servers HOST:PORT,… or --path DATA_OR_BACKUP, or both"
+    )
+    spark.require()
+    from alpo.spark.jobs import auditing
+
+    began_s = time.monotonic()
+    told = () if client_history is None else tuple(auditing.read_history(client_history))
+    wanted = auditing.Wanted(servers, tuple(path or ()), told, max(target.timeout_s, spark.TIMEOUT_S_LEAST))
+    with slow_progress() as step, spark.runner("alpo-pipeline audit", master) as runner:
+        found = auditing.audit(wanted, runner, lambda done, all: step("auditing", done, all))
+    took_s = time.monotonic() - began_s
+    if target.json:
+        print_json(_audit_fields(found, took_s))
+    else:
+        _print_audit(found, client_history is not None, took_s)
+    if found.faults:
+        raise Failed(f"the audit found {counted(len(found.faults), 'fault')}")
+
+
+def _audit_fields(found: Audit, took_s: float) -> dict[str, Any]:
+    return {
+        "sound": not found.faults, "cluster": found.cluster, "entries_compared": found.compared,
+        "history_checked": found.told, "history_trimmed": found.trimmed, "seconds": round(took_s, 3),
+        "copies": [
+            {"copy": copy.name, "first_id": copy.first_id, "guaranteed_id": copy.end_id} for copy in found.copies
+        ],
+        "faults": [fault._asdict() for fault in found.faults],
+    }
+
+
+def _print_audit(found: Audit, history: bool, took_s: float) -> None:
+    for fault in found.faults:
+        print(escape(fault.told()))
+    rows = []
+    for copy in found.copies:
+        faults = sum(copy.name in fault.copy.split(", ") for fault in found.faults)
+        rows.append([copy.name, f"{copy.first_id:,}", f"{copy.end_id:,}", str(faults) if faults else "none"])
+    table(f"cluster {found.cluster}", ["copy", "first entry", "guaranteed up to", "faults"], rows)
+    answers = ""
+    if history:
+        answers = f", {counted(found.told, 'answer')} to clients checked"
+        answers += f" ({found.trimmed:,} more are of what was trimmed)" if found.trimmed else ""
+    print(f"{counted(found.compared, 'entry')} compared{answers}, in {took_s:.1f} s")
 
 
 @app.command()
 @only_json
 def report(
     target: Target,
-    to: Annotated[Path, typer.Option("--to", metavar="FILE.html", show_default=False,
-                                     help="The page; replaced if it exists.")],
-    log: Annotated[list[str], typer.Option("--log", metavar="DATA_OR_BACKUP", show_default=False,
+    to: Annotated[Path, typer.Option("--to", metavar="FILE.html", help="The page; replaced if it exists.")],
+    log: Annotated[list[str], typer.Option("--log", metavar="DATA_OR_BACKUP",
                                            help="A data directory or a backup; may be repeated, of one log.")],
 ) -> None:
     """Draw a log over time as one HTML file that needs no network.
@@ -136,29 +195,42 @@ def report(
     servers, no Spark.
 
     Examples:
-
         alpo-pipeline report --log /var/lib/alpo-1 --log /var/lib/alpo-2 --to log.html
-
         alpo-pipeline report --log monday.alpo --to monday.html
     """
     ending_of(to, (".html", ".htm"), "--to")
     a_new_file(to, "--to", inputs=map(Path, log), replaced=True)
-    from . import report as work
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise UsageProblem("this draws with Matplotlib: pip install 'alpo[report]'") from error
+    from .report import of_logs, page
 
-    work.run(target, work.Wanted(to, tuple(log)))
+    sections = of_logs(log)
+    text = page("ALPO report", f"Made by alpo-pipeline report {__version__}, {rfc3339(datetime.now(UTC))}.", sections)
+    partial = to.with_name(f".{to.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(text, "utf-8")
+        partial.replace(to)
+    except OSError as error:
+        raise Failed(f"{to} cannot be written: {reason(error)}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    titles = [section.title for section in sections]
+    target.tell({"report": str(to), "bytes": len(text.encode()), "sections": titles}, f"{to}: {', '.join(titles)}")
 
 
 @app.command()
 @with_servers_if_given
 def replay(
     target: Target,
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", show_default=False,
+    to: Annotated[Path, typer.Option("--to", metavar="DIR",
                                      help="Where the tables go: a directory that all executors see.")],
-    state: Annotated[bool, typer.Option("--state", show_default=False,
+    state: Annotated[bool, typer.Option("--state",
                                         help="Fold the log's replicated state (alpo.state): its variables.")] = False,
-    path: Annotated[str | None, typer.Option("--path", metavar="DATA_OR_BACKUP", show_default=False,
+    path: Annotated[str | None, typer.Option("--path", metavar="DATA_OR_BACKUP",
                                              help="Read a data directory or a backup, not servers.")] = None,
-    archive: Annotated[str | None, typer.Option("--archive", metavar="DIR", show_default=False,
+    archive: Annotated[str | None, typer.Option("--archive", metavar="DIR",
                                                 help="An archive: for what the log no longer has, or alone.")] = None,
     upto: Annotated[int | None, typer.Option("--upto", metavar="LSN", min=1, max=INT_MAX, show_default="the end now",
                                              help="The last payload to fold.")] = None,
@@ -170,23 +242,76 @@ def replay(
     examples/spark/fold.py.
 
     Examples:
-
         alpo-pipeline replay --state --to states
-
         alpo-pipeline replay --state --to states --upto 120000 --json
-
         alpo-pipeline replay --state --path monday.alpo --archive /mnt/archive --to states
     """
-    from . import replay as work
-
-    if not state:
-        raise UsageProblem("what shall be folded? --state: the log's replicated state")
+    refuse(not state, "what shall be folded? --state: the log's replicated state")
     if path is not None:
         a_log(Path(path), "--path")
-    if archive is not None and not Path(archive).is_dir():
-        raise UsageProblem(f"--archive {archive}: there is no such directory")
+    refuse(archive is not None and not Path(archive).is_dir(), f"--archive {archive}: there is no such directory")
     a_new_directory(to, "--to")
-    work.run(target, work.Asked(to, path, archive, upto))
+    spark.require()
+    began_s = time.monotonic()
+    origin = _origin(target, path, archive)
+    from alpo.spark.jobs.tables import StateWanted, replay_state
+
+    with slow_progress() as step:
+        made = replay_state(StateWanted(origin, to, upto), lambda done, all: step("replaying", done, all))
+    _tell_replay(target, _replay_fields(made, time.monotonic() - began_s))
+
+
+def _origin(target: Target, path: str | None, archive: str | None) -> Origin:
+    """Origin to read: servers or a path, an archive, or one of the former with an archive. Raises UsageProblem."""
+    from alpo.spark.options import ReadOptions
+    from alpo.spark.reading import origin_of
+
+    servers = _servers_of(
+        target, bool(path or archive),
+        "what shall be replayed? --servers HOST:PORT,… or --path DATA_OR_BACKUP, --archive DIR",
+    )
+    refuse(servers and path, "--servers or --path, not both: with --archive or without")
+    return origin_of(ReadOptions(
+        servers, path or "", archive or "", timeout_s=max(target.timeout_s, spark.TIMEOUT_S_LEAST),
+        tls=tls_given(os.environ),
+    ))
+
+
+def _replay_fields(done: StateReplayed, took_s: float) -> dict[str, Any]:
+    return {
+        "table": str(done.table.directory), "cluster": done.table.cluster, "state": done.state_id,
+        "lsn": done.table.lsn, "from_lsn": done.from_lsn, "tables": int(done.made),
+        "payloads": done.payloads, "folded": done.folded, "keys": done.table.rows, "file_bytes": done.table.bytes,
+        "seconds": round(took_s, 3),
+    }
+
+
+def _tell_replay(target: Target, fields: dict[str, Any]) -> None:
+    rows = [
+        ["the table", fields["table"]],
+        ["is the log up to", f"LSN {fields['lsn']}"],
+        ["variables", f"{fields['keys']:,}"],
+        ["files", f"{fields['file_bytes']:,} bytes"],
+    ]
+    if fields["tables"]:
+        began = f"the snapshot at LSN {fields['from_lsn']}" if fields["from_lsn"] else "the first payload"
+        rows += [
+            ["went on from", began],
+            ["payloads", f"{fields['payloads']:,}"],
+            ["of the state", f"{fields['folded']:,}"],
+            ["new tables", f"{fields['tables']:,}"],
+        ]
+    else:
+        rows.append(["new tables", "none: it was there"])
+    target.show([fields], ["", ""], [*rows, ["took", f"{fields['seconds']:.1f} s"]], "replay the state")
+
+
+def _servers_of(target: Target, other: bool, ask: str) -> tuple[str, ...]:
+    """The servers given; those of the environment, if there is no ``other`` copy. Raises UsageProblem: ``ask``."""
+    if target.servers or other:
+        return target.servers
+    refuse(not os.environ.get("ALPO_SERVERS"), ask)
+    return split_servers(os.environ["ALPO_SERVERS"], "ALPO_SERVERS")
 
 
 @app.command()
@@ -197,11 +322,7 @@ def doctor(target: Target) -> None:
     Exit code 1 when Spark could not work here. Needs no cluster, and starts no Spark.
 
     Examples:
-
         alpo-pipeline doctor
-
         alpo-pipeline doctor --json | jq 'select(.ok | not)'
     """
-    from .spark import tell
-
-    tell(target)
+    spark.tell(target)

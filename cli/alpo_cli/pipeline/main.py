@@ -1,4 +1,4 @@
-"""Entry point of `alpo-pipeline`."""
+"""Entry point of `alpo-pipeline`: a module of its own, so that Ctrl-C is handled before the other imports begin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Spark for jobs: the context, and checks of what it needs (`alpo-pipeline doctor`, `alpo spark doctor`)."""
+"""Spark for jobs: the context, and checks of what it needs (`alpo-pipeline doctor`, `alpo spark doctor`): a module
+of its own, in which tests and other commands find them."""
 
 from __future__ import annotations
 

@@ -19,9 +19,8 @@ from rich.text import Text
 from alpo.health import Verdict
 
 from ..output import escape
-from .rows import COLUMNS, Row, Tone, details, events, fitting, numbers, rows
+from .rows import COLUMNS, KEYS, Page, Row, Tone, View, details, events, fitting, numbers, rows
 from .sight import Sight, rate, rates, says, sentence
-from .view import KEYS, Page, View
 
 GAP = 2
 #: Seconds in the small curve of the rate.

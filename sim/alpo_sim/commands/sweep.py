@@ -14,9 +14,8 @@ from alpo import __version__
 from alpo_cli.exits import Failed
 from alpo_cli.inputs import a_new_directory
 from alpo_cli.options import Target, only_json
-from alpo_cli.output import counted, escape, print_json, table
+from alpo_cli.output import Step, counted, escape, print_json, slow_progress, table
 from alpo_cli.pipeline import spark
-from alpo_cli.progress import Step, slow_progress
 
 from .output import MutationAndWorld, Seconds, Servers, find_mutation
 from .worlds import parse_range
