@@ -43,10 +43,9 @@ _APPS = {
 
 
 def _trace(seed: int) -> str:
+    from alpo_sim.narrate import Tracer
     from alpo_sim.options import Options
-    from alpo_sim.trace import Tracer
-    from alpo_sim.verdict import run_world
-    from alpo_sim.world import World
+    from alpo_sim.world import World, run_world
 
     world, text = World(Options.draw(seed, seconds=_SECONDS)), io.StringIO()
     world.stage.watchers.append(Tracer(world.stage, text))

@@ -22,12 +22,11 @@ NEVER = ["raise InvariantBroken", "raise DamagedEntry", "raise ValueError", "if 
 def exercise(seeds: int, seconds: int) -> None:
     """Run all worlds and scenarios; exits at the first fault."""
     from alpo_sim.mutations import MUTATIONS
-    from alpo_sim.mutations.operator_mistakes import MISTAKES
+    from alpo_sim.mutations.operators import MISTAKES
     from alpo_sim.options import Options
     from alpo_sim.replay import Replay
     from alpo_sim.scenario_text import parse
-    from alpo_sim.verdict import run_world
-    from alpo_sim.world import World
+    from alpo_sim.world import World, run_world
 
     for seed in range(seeds):
         verdict = run_world(World(Options.draw(seed, seconds=seconds)))

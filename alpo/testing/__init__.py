@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alpo_sim.broken import Broken
+from alpo_sim.checks import Broken
 
 from .cluster import Cluster
 from .engine import Stuck

@@ -15,9 +15,9 @@ from alpo.client.servers import Servers
 from alpo.core.entries import Kind, parts
 from alpo.core.ranks import State
 from alpo.errors import Unavailable
-from alpo_sim.broken import Broken
-from alpo_sim.demands import LEADER_WITHIN_TIMEOUTS, demand_settled
+from alpo_sim.checks import Broken
 from alpo_sim.options import SECOND
+from alpo_sim.world import LEADER_WITHIN_TIMEOUTS, demand_settled
 
 from .connections import Network
 from .engine import Engine

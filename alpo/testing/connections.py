@@ -39,7 +39,7 @@ from alpo.wire import requests as w
 from alpo.wire.codec import WireError, decode_client, decode_hello, encode, encode_problem
 from alpo.wire.framing import HELLO_BYTES_MAX, FrameError, FrameReader
 from alpo.wire.requests import unpack_page
-from alpo_sim.broken import Broken
+from alpo_sim.checks import Broken
 from alpo_sim.host import Host
 from alpo_sim.options import MS
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar, TypeVarTuple
 
-from alpo_sim.broken import Broken
+from alpo_sim.checks import Broken
 from alpo_sim.options import SECOND
 from alpo_sim.world import World
 

@@ -19,7 +19,7 @@ from alpo.client.operator.sessions import ByHand
 from alpo.client.servers import Servers
 from alpo.core.entries import Entry, Kind, parts
 from alpo.errors import NotGuaranteed
-from alpo_sim.broken import Broken
+from alpo_sim.checks import Broken
 
 #: An append in the log: client, serial, payloads.
 _Place: TypeAlias = tuple[str, int, Item]

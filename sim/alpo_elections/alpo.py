@@ -15,7 +15,7 @@ from alpo.core.ready import Alarm, Connected, Event, Input, Persisted, Ready, Re
 from alpo.core.replica import Replica
 from alpo.core.requests import AppendRun, Reply
 from alpo.core.settings import Settings
-from alpo_sim.broken import Broken
+from alpo_sim.checks import Broken
 
 from .arena import Arena, Server
 

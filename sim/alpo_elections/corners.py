@@ -12,10 +12,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from . import alpo, raft
-from .arena import Arena
-from .cases import GIVE_UP_TIMEOUTS, LAN, NAMES, TERM, Outcome, outcome
-from .cells import NEVER_MS, over_runs, quantile
-from .voter import Heartbeat
+from .arena import Arena, Heartbeat
+from .cases import GIVE_UP_TIMEOUTS, LAN, NAMES, NEVER_MS, TERM, Outcome, outcome, over_runs, quantile
 
 TIMEOUT_S = 0.15
 FIRST_ID = 100  # from here on logs differ

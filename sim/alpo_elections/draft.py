@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .arena import Arena
-from .voter import Heartbeat, HeartbeatReply, Voter
+from .arena import Arena, Heartbeat, HeartbeatReply, Voter
 
 
 class RequestVote(NamedTuple):

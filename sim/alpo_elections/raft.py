@@ -10,8 +10,7 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from .arena import Arena
-from .voter import Heartbeat, HeartbeatReply, Voter
+from .arena import Arena, Heartbeat, HeartbeatReply, Voter
 
 
 class Timers(NamedTuple):

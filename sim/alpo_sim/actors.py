@@ -1,6 +1,7 @@
-"""Actors that neither append nor operate the cluster: readers, probes, and clients that misuse the protocol.
+"""Actors that do not append: operators, readers, probes, and clients that misuse the protocol.
 
-`begin` starts all actors of a random world; `probes` starts the actors that show whether a cluster makes progress.
+Operators look after sessions, settings and cursors, and change the member list. `begin` starts all actors of a random
+world; `probes` starts the actors that show whether a cluster makes progress.
 """
 
 from __future__ import annotations
@@ -8,25 +9,243 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from alpo.core.entries import random_client, split_payloads
+from alpo.core.members import StartStatus
 from alpo.core.ready import Input
 from alpo.core.requests import (
     AppendRun,
+    ChangeMember,
+    ChangeSettings,
+    Code,
+    DropCursor,
     DropSession,
     Initialise,
     Initialised,
+    ListCursors,
     ListSessions,
+    MemberStep,
     OpenSession,
+    Outcome,
     ReadAt,
     ReadIndex,
     Refused,
     Reply,
+    SetCursor,
+    SettingsAre,
+    ShowSettings,
+    Transfer,
+    Trim,
 )
 
-from .broken import Broken
+from .checks import Broken
 from .clients import NOT_LEADER, Actor, Clients, Periodic
-from .operators import MemberOperator, SessionOperator, StateOperator
-from .options import MS
-from .writers import NamedWriter, RandomWriter, new_writer
+from .options import MS, SECOND
+from .writers import NamedWriter, RandomWriter, Writer, names, new_writer
+
+#: Microseconds for which a member operator repeats the request for one change.
+_PATIENCE_US = 20 * SECOND
+#: Setting -> range of the random values that operators ask for. Values that contradict other settings are refused.
+_SETTINGS_RANGES = {
+    "window": (2, 64), "window_total": (8, 200), "sessions_max": (1, 16), "session_ttl_ms": (2000, 20_000),
+    "payload_bytes_max": (4096, 1 << 20), "batch_bytes_max": (4096, 8 << 20),
+}
+
+
+class SessionOperator(Periodic):
+    """Operator that lists sessions, drops one now and then, trims, and looks at every server's status."""
+
+    def next_us(self) -> int:
+        every_us = self.clients.load.operator_every_us
+        return (SECOND + self.clients.rng.randrange(10 * SECOND)) * every_us // (6 * SECOND)
+
+    def request(self) -> Input:
+        clients, rng = self.clients, self.clients.rng
+        self._look_at_status()
+        taken = names(clients)
+        if rng.random() < 0.3:
+            upto = len(clients.cluster.safety.id_of_lsn) + 3
+            return Trim(self.origin(), rng.randrange(upto))
+        if rng.random() < 0.5 or not taken:
+            return ListSessions(self.origin())
+        name = rng.choice(taken)
+        epoch = rng.choice((0, clients.epoch_of.get(name, 0)))
+        return DropSession(self.origin(), name, epoch)
+
+    def _look_at_status(self) -> None:
+        """Check the status that servers show: EMPTY or STARTING until started, VOTING only if listed as a voter."""
+        for replica in self.clients.cluster.replicas():
+            known = all(replica.address_of(each.id) for each in replica.cfg.configured)
+            text, latest = replica.status_text, replica.members.latest
+            if (text in ("EMPTY", "STARTING")) == replica.first_start.started or not known or (
+                text == "VOTING" and not latest.is_voter(replica.me)
+            ):
+                raise Broken("ready", f"server {replica.me.id} shows {replica.status_text}")
+
+
+class StateOperator(Periodic):
+    """Operator that asks about outcomes, settings and cursors, and changes settings and cursors."""
+
+    def __init__(self, clients: Clients) -> None:
+        super().__init__(clients)
+        self._settings: dict[str, int] = {}  # as last told
+
+    def first_us(self) -> int:
+        return self.clients.pause_us()
+
+    def next_us(self) -> int:
+        return 2 * self.clients.pause_us()
+
+    def request(self) -> Input | None:
+        return _STATE_REQUESTS[self.clients.rng.choice(self.clients.load.keep)](self)
+
+    def _change(self) -> Input:
+        """Change one or two settings, believing them to be as they were last told, perhaps long ago. (``names_max`` is
+        left alone: the checks compare the number of names with one bound.)"""
+        rng, now = self.clients.rng, self._settings
+        if not now or rng.random() < 0.3:
+            return ShowSettings(self.origin())
+        chosen = rng.sample(sorted(_SETTINGS_RANGES), rng.choice((1, 1, 2)))
+        changes = tuple((name, now[name], rng.randint(*_SETTINGS_RANGES[name])) for name in chosen)
+        return ChangeSettings(self.origin(), changes)
+
+    def _outcome(self) -> Input | None:
+        """Ask about an append that is not answered yet, or just was; sometimes about an old one, or one never made."""
+        rng = self.clients.rng
+        writers = [actor for actor in self.clients.actors if isinstance(actor, Writer)]
+        if not writers:
+            return None
+        writer = rng.choice(writers)
+        waiting = [op.serial for op in writer.queue]
+        answered = writer.next_serial - 1 - len(waiting)
+        serial = rng.choice((*waiting[:1], answered, answered, rng.randint(1, writer.next_serial + 1)))
+        return Outcome(self.origin(), writer.client, max(1, serial))
+
+    def _cursor(self) -> Input:
+        """Move one of four cursors, mostly forward; sometimes move it back, drop it, list all cursors, or trim."""
+        rng, chance = self.clients.rng, self.clients.rng.random()
+        end_lsn = len(self.clients.cluster.safety.id_of_lsn)
+        name = f"reader-{rng.randrange(4)}"
+        if chance < 0.1:
+            return DropCursor(self.origin(), name)
+        if chance < 0.3:
+            return ListCursors(self.origin())
+        if chance < 0.4:
+            return Trim(self.origin(), rng.randint(1, end_lsn + 1), rng.random() < 0.3)
+        return SetCursor(self.origin(), name, max(1, end_lsn + 1 - rng.choice((0, 1, 5, 20, rng.randint(0, end_lsn)))))
+
+    def heard(self, server: int, reply: Reply) -> None:
+        if isinstance(reply, Refused):
+            if reply.code is Code.CHANGED:
+                self._settings = {}
+            elif reply.code in NOT_LEADER:
+                self.follow(reply)
+            return
+        self.server = server
+        if isinstance(reply, SettingsAre):
+            self._settings = reply.values
+
+
+_STATE_REQUESTS: dict[str, Callable[[StateOperator], Input | None]] = {
+    "outcome": StateOperator._outcome, "settings": StateOperator._change, "cursor": StateOperator._cursor,
+}
+
+
+class MemberOperator(Actor):
+    """Operator that changes the member list and hands leadership over (R27, R28): one change at a time, asked for until
+    it is done or refused, or `_PATIENCE_US` have passed.
+    """
+
+    def __init__(self, clients: Clients) -> None:
+        super().__init__(clients)
+        self._wanted: Input | None = None
+        self._until_us = 0
+        self._origin: tuple[int, int] | None = None
+        clients.after(SECOND, self._next)
+
+    @property
+    def settled(self) -> bool:
+        return self._wanted is None
+
+    def _next(self) -> None:
+        clients = self.clients
+        if clients.closing or not clients.faults.on:
+            return
+        self._wanted = self._request()
+        if self._wanted is None:
+            self._later()
+        else:
+            self._until_us = clients.cluster.now_us + _PATIENCE_US
+            self._ask()
+
+    def _later(self) -> None:
+        self._wanted = None
+        self.clients.after(1 + int(self.clients.rng.expovariate(1 / SECOND)), self._next)
+
+    def _ask(self) -> None:
+        clients = self.clients
+        if self._wanted is None:
+            return
+        if clients.cluster.now_us >= self._until_us or clients.closing:
+            return self._later()
+        self._origin = self.origin()
+        request = self._wanted._replace(origin=self._origin)  # type: ignore[call-arg]
+        if isinstance(request, ChangeMember) and request.step is MemberStep.REMOVE:
+            # The request may arrive seconds late, and its change may be given up later still.
+            clients.cluster.disks.removing_until_us = clients.cluster.now_us + 15 * SECOND
+        clients.send(self.server, request)
+        clients.after(2 * clients.load.retry_us, self._again, self._origin)
+
+    def _again(self, origin: tuple[int, int]) -> None:
+        if origin == self._origin:
+            self._ask()
+
+    def heard(self, server: int, reply: Reply) -> None:
+        if reply.origin != self._origin or self._wanted is None:
+            return
+        if isinstance(reply, Refused) and reply.code in NOT_LEADER:
+            self.follow(reply)
+        else:
+            self._origin = None
+            self._later()
+
+    def _request(self) -> Input | None:
+        """A random change, or a handover; None if what was drawn cannot be asked for now."""
+        rng, cluster = self.clients.rng, self.clients.cluster
+        latest = cluster.lists.latest
+        if latest is None:
+            return None
+        listed = [member.id for member in latest.replicas]
+        others = [id for id in cluster.stage.hosts if id not in listed]
+        chance = rng.random()
+        if chance < 0.4 and others:
+            return self._add(rng.choice(others))
+        if chance < 0.6:
+            return ChangeMember(None, MemberStep.REMOVE, rng.choice(listed), "", 0)
+        if chance < 0.75:
+            return self._replace(rng.choice(listed))
+        return Transfer(None, rng.choice(list(cluster.stage.hosts)))
+
+    def _add(self, id: int) -> Input | None:
+        """Boot host ``id`` and ask for it to be added; a disk that was a member before is mostly wiped first."""
+        cluster, host = self.clients.cluster, self.clients.cluster.stage.hosts[id]
+        if host.store.boot().start.status is StartStatus.STARTED and self.clients.rng.random() < 0.9:
+            if id not in cluster.disks.that_may_go():
+                return None
+            cluster.wipe(id)
+        if not host.joining:
+            cluster.stage.join(id)
+            cluster.crash(id)
+        cluster.boot(id)
+        return ChangeMember(None, MemberStep.ADD, id, host.address, self.clients.rng.randrange(3))
+
+    def _replace(self, id: int) -> Input | None:
+        """Boot another host, with an empty disk, under the same id, and ask for the member to be replaced."""
+        cluster, host = self.clients.cluster, self.clients.cluster.stage.hosts[id]
+        if id not in cluster.disks.that_may_go():
+            return None
+        cluster.wipe(id)
+        cluster.stage.move(id)
+        cluster.boot(id)
+        return ChangeMember(None, MemberStep.REPLACE, id, host.address, 0)
 
 
 def begin(clients: Clients) -> None:

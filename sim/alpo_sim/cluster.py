@@ -22,14 +22,12 @@ from alpo.core.ready import Clean, DamageFound, Input, Space
 from alpo.core.replica import Replica
 from alpo.core.requests import Initialise, Reply
 
-from .broken import Broken
+from .checks import Broken
 from .checks.all import Checks
-from .connections import Connections
 from .disks import Disks
 from .host import NEVER_US, Host
-from .network import Links
+from .network import Connections, Links, SlowLinks
 from .options import MS, SECOND, Options
-from .slow import SlowLinks
 from .stage import Stage, Timers
 
 _OFTEN = (AppendRequest, AppendAnswer)

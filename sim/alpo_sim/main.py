@@ -11,21 +11,24 @@ from alpo_cli.output import stand_in_for_closed_streams
 _WORLDS, _SCENARIOS, _PROOFS = "Random worlds", "Scenarios", "All of it"
 
 
-def _entry(name: str, panel: str, help: str) -> Entry:
-    return Entry(name, f"alpo_sim.commands.{name}:{name}", panel, help)
+def _entry(place: str, panel: str, help: str) -> Entry:
+    return Entry(place.partition(":")[2], f"alpo_sim.commands.{place}", panel, help)
 
 
 #: Every command, in the order of the help. The words are the first sentence of the command's own help.
 TABLE = (
-    _entry("run", _WORLDS, "Run one world"),
-    _entry("seeds", _WORLDS, "Run many worlds, and stop at the first that breaks"),
-    _entry("sweep", _WORLDS, "Run many worlds on Spark, and shrink what fails"),
-    _entry("shrink", _SCENARIOS, "Run a seed that fails, and leave out of its schedule what is not needed to fail"),
-    _entry("replay", _SCENARIOS, "Replay schedules"),
-    _entry("draw", _SCENARIOS, "Draw a run: servers as lanes, messages as arrows, terms as colours"),
-    _entry("mutants", _PROOFS, "Break every rule, one at a time, until a check notices"),
-    _entry("explore", _PROOFS, "Search every interleaving within bounds, breadth first"),
-    _entry("elections", _PROOFS, "Measure elections: tables and plots"),
+    _entry("worlds:run", _WORLDS, "Run one world"),
+    _entry("worlds:seeds", _WORLDS, "Run many worlds, and stop at the first that breaks"),
+    _entry("sweep:sweep", _WORLDS, "Run many worlds on Spark, and shrink what fails"),
+    _entry(
+        "scenarios:shrink", _SCENARIOS,
+        "Run a seed that fails, and leave out of its schedule what is not needed to fail",
+    ),
+    _entry("scenarios:replay", _SCENARIOS, "Replay schedules"),
+    _entry("scenarios:draw", _SCENARIOS, "Draw a run: servers as lanes, messages as arrows, terms as colours"),
+    _entry("proofs:mutants", _PROOFS, "Break every rule, one at a time, until a check notices"),
+    _entry("proofs:explore", _PROOFS, "Search every interleaving within bounds, breadth first"),
+    _entry("elections:elections", _PROOFS, "Measure elections: tables and plots"),
 )
 
 app = App(name="alpo-sim", cls=lazy(TABLE), add_completion=True)

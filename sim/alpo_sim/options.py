@@ -102,7 +102,7 @@ class Options:
     #: Number of servers that may be added; ``stewards``: of operators that change members (`operators.MemberOperator`).
     spares: int = 0
     stewards: int = 0
-    #: True: faults also follow on events that servers report (`aimed`).
+    #: True: faults also follow on events that servers report (`faults.Aimed`).
     aimed: bool = False
 
     @staticmethod
@@ -119,7 +119,7 @@ class Options:
             "priorities": tuple(rng.randrange(3) for _ in range(size)) if rng.random() < 0.3 else (),
             "auto_init": size > 1 and rng.random() < 0.9,
             "network": _overtaking(_network(rng), seed),
-            "load": replace(_load(rng, size), keepers=_keepers(seed), conditional=_conditional(seed), **_frames(seed)),
+            "load": replace(_load(rng, size), **_habits(seed)),
             "settings": _settings(rng),
             "limits": _limits(rng) + _parts(seed),
             "fault_every_us": rng.choice((500, 1000, 2000, 4000)) * MS,
@@ -132,22 +132,25 @@ class Options:
         }
         drawn["fsync_us"] = rng.choice(((300, 6300), (300, 6300), (100, 500), (1000, 60_000)))
         drawn["last_down"] = rng.randint(0, (size - 1) // 2) if rng.random() < 0.5 else 0
-        if random.Random(f"damage {seed}").random() < 0.3:  # a generator of its own, as in `_keepers`
-            drawn["faults"] += ("damage",)
-        if random.Random(f"hangs {seed}").random() < 0.3:
-            drawn["faults"] += ("hang",)
-        if random.Random(f"refusals {seed}").random() < 0.5:
-            drawn["refusals"] = 0.7
-            drawn["faults"] += ("refuse",)
-        if random.Random(f"half {seed}").random() < 0.3:
-            drawn["faults"] += HALF_FAULTS
+        for name, chance, more in (
+            ("damage", 0.3, ("damage",)), ("hangs", 0.3, ("hang",)), ("refusals", 0.5, ("refuse",)),
+            ("half", 0.3, HALF_FAULTS),
+        ):
+            if _of_its_own(name, seed).random() < chance:
+                drawn["faults"] += more
+                drawn |= {"refusals": 0.7} if name == "refusals" else {}
         drawn |= _members(seed, size, drawn["wipes"])
-        drawn["aimed"] = random.Random(f"aimed {seed}").random() < 0.5
+        drawn["aimed"] = _of_its_own("aimed", seed).random() < 0.5
         return Options(seed, **(drawn | fixed))
 
     def describe(self) -> dict[str, Any]:
         """All options as JSON values, nested as the classes are."""
         return _plain(self)  # type: ignore[no-any-return]
+
+
+def _of_its_own(name: str, seed: int) -> random.Random:
+    """A generator that leaves what others draw for that seed as it is."""
+    return random.Random(f"{name} {seed}")
 
 
 def _plain(value: Any) -> Any:
@@ -166,7 +169,7 @@ def _network(rng: random.Random) -> Network:
 
 def _overtaking(network: Network, seed: int) -> Network:
     """``network`` with late copies of messages about starts, bases and elections, in most worlds without order."""
-    again = random.Random(f"again {seed}").choice((0.0, 0.1, 0.3))
+    again = _of_its_own("again", seed).choice((0.0, 0.1, 0.3))
     return network if network.ordered else replace(network, again=again)
 
 
@@ -179,25 +182,20 @@ def _load(rng: random.Random, size: int) -> Load:
     )
 
 
-def _keepers(seed: int) -> int:
-    """Draw the number of keepers: two in every third world. A generator of its own leaves other options as they are."""
-    return random.Random(f"keepers {seed}").choice((0, 0, 2))
-
-
-def _frames(seed: int) -> dict[str, Any]:
-    """Draw the size of frames, and rarely large appends. Again a generator of its own."""
-    rng = random.Random(f"frames {seed}")
-    return {"frame": rng.choice((1, 4, 16)), "large": 0.01 if rng.random() < 0.1 else 0.0}
-
-
-def _conditional(seed: int) -> float:
-    """Draw how often clients append conditionally: in every third world. Again a generator of its own."""
-    return random.Random(f"conditional {seed}").choice((0.0, 0.0, 0.3))
+def _habits(seed: int) -> dict[str, Any]:
+    """Draw two keepers in every third world, conditional appends in every third, the size of frames, and rarely large
+    appends."""
+    frames = _of_its_own("frames", seed)
+    return {
+        "keepers": _of_its_own("keepers", seed).choice((0, 0, 2)),
+        "conditional": _of_its_own("conditional", seed).choice((0.0, 0.0, 0.3)),
+        "frame": frames.choice((1, 4, 16)), "large": 0.01 if frames.random() < 0.1 else 0.0,
+    }
 
 
 def _members(seed: int, size: int, wipes: int) -> dict[str, int]:
     """Draw the number of disks to lose and, in every third world, of spares and operators that change members."""
-    rng = random.Random(f"members {seed}")
+    rng = _of_its_own("members", seed)
     if wipes:
         wipes = rng.choice((wipes, 3, 8))
     if rng.random() < 0.67:
@@ -218,7 +216,7 @@ def _settings(rng: random.Random) -> Settings:
 
 def _parts(seed: int) -> tuple[tuple[str, int], ...]:
     """Draw the most slots that one part of a snapshot holds: so few, in most worlds, that a snapshot has many parts."""
-    slots = random.Random(f"parts {seed}").choice((0, 1, 1, 12, 40))
+    slots = _of_its_own("parts", seed).choice((0, 1, 1, 12, 40))
     return (("part_slots_max", slots),) if slots else ()
 
 

@@ -11,18 +11,110 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from alpo.core.messages import START_ONLY, Envelope
+from alpo.core.ranks import State
+from alpo.core.ready import Input
 from alpo.core.requests import Initialise, Reply
 
-from .actions import Ask, Boot, Crash, Link, Move, Persist, PutBack, Serve, Step, Wipe
-from .broken import Broken
+from .checks import Broken
 from .checks.all import Checks
 from .host import NEVER_US, Host
-from .on_its_way import OnItsWay, find_like, pattern
-from .outcome import Outcome
-from .scenario import CORE_ERRORS, CRASHED, INPUTS, Arrive, Deed, Line, Scenario, Seen, Tick, party_of, with_origin
-from .stage import Stage, Watcher
+from .scenario import (
+    CORE_ERRORS,
+    CRASHED,
+    INPUTS,
+    Arrive,
+    Deed,
+    Expect,
+    Line,
+    Scenario,
+    Seen,
+    Tick,
+    Times,
+    party_of,
+    with_origin,
+)
+from .shapes import OnItsWay, find_like, main_fields, more_fields, pattern
+from .stage import Action, Ask, Boot, Crash, Deliver, Link, Move, Persist, PutBack, Serve, Stage, Step, Watcher, Wipe
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Outcome of a replay. ``invariant``: the check that broke, "" if none did; ``at``: the line, from 0, at which the
+    replay ended.
+
+    ``problem``: why line ``at`` was impossible, in a strict replay. ``done``: the lines as they happened; deliveries
+    are `Seen`, or `Arrive` if the replay was made with ``patterns``. ``guaranteed``: number of entries guaranteed.
+    """
+
+    invariant: str = ""
+    detail: str = ""
+    at: int = -1
+    problem: str = ""
+    steps: int = 0
+    done: list[Line] = field(default_factory=list)
+    stage: Stage | None = None
+    guaranteed: int = 0
+
+
+def unmet(scenario: Scenario, outcome: Outcome) -> list[str]:
+    """A sentence for each expectation of the scenario that is not met; [] if all are."""
+    if outcome.problem:
+        return [f"it is impossible: {outcome.problem}"]
+    wrong = []
+    if outcome.invariant and not any(e.what == "broken" for e in scenario.expects):
+        wrong.append(f"{outcome.invariant} broke: {outcome.detail}")
+    for expect in scenario.expects:
+        said = _unmet(expect, outcome)
+        if said:
+            wrong.append(said)
+    return wrong
+
+
+def _unmet(x: Expect, outcome: Outcome) -> str:
+    assert outcome.stage is not None
+    replicas = {h.id: h.replica for h in outcome.stage.hosts.values() if h.replica is not None}
+    if x.what == "broken":
+        if not outcome.invariant:
+            return f"every check held; {x.invariant!r} was to break"
+        other = f"{outcome.invariant} broke, not {x.invariant}: {outcome.detail}"
+        return "" if outcome.invariant == x.invariant else other
+    if x.what == "guaranteed":
+        return "" if outcome.guaranteed == x.number else f"{outcome.guaranteed} entries are guaranteed, not {x.number}"
+    if x.what == "logs equal":
+        logs = {h: _log(outcome.stage.hosts[h]) for h in replicas}
+        first = next(iter(logs.values()), [])
+        return "" if all(log == first for log in logs.values()) else "the logs differ: " + _lasts(logs)
+    if x.what == "ok":
+        return ""
+    replica = replicas.get(x.server)
+    if replica is None:
+        return f"server {x.server} is down"
+    if x.what == "leader":
+        right = replica.state is State.LEADER and replica.term == x.number
+    elif x.what == "passive":
+        right = replica.state is State.PASSIVE
+    else:
+        right = (replica.guaranteed_id if x.what == "knows" else replica.log.last_id) == x.number
+    return "" if right else (
+        f"server {x.server} is {replica.state.value} in term {replica.term}, its log ends at {replica.log.last_id}, "
+        f"guaranteed up to {replica.guaranteed_id}"
+    )
+
+
+def _log(host: Host) -> list[int]:
+    """The checksums of all entries of a server's log, on disk or not."""
+    replica = host.running
+    stored = host.store.read_entries(1, replica.log.stable_id, 1 << 40)
+    later = [replica.log.entry(id) for id in range(replica.log.stable_id + 1, replica.log.last_id + 1)]
+    return [entry.check for entry in [*stored, *later] if entry is not None]
+
+
+def _lasts(logs: dict[int, list[int]]) -> str:
+    return ", ".join(f"server {id} has {len(log)} entries" for id, log in logs.items())
+
 
 _SETTLE_MAX = 1000
 _OPERATOR = "operator"
@@ -274,3 +366,61 @@ _PARTICULAR: dict[type, Callable[..., Line]] = {
     Crash: Replay._crash, PutBack: Replay._put_back, Persist: Replay._persist, Serve: Replay._serve, Ask: Replay._ask,
     Step: Replay._step, Tick: Replay._tick, Arrive: Replay._arrive, Seen: Replay._arrive,
 }
+
+
+_WAIT = (Deliver, Persist, Serve, Link, Ask)
+
+
+def recorded(stage: Stage, mutation: str = "") -> Scenario:
+    """The scenario of all actions on ``stage``. Its deliveries are `Seen`, so it can be replayed, but not written."""
+    assert stage.record is not None, "the world was made without record=True"
+    return Scenario(
+        len(stage.configured), stage.seed, Times.of(stage.timers), stage.settings,
+        tuple(c.priority for c in stage.configured) if any(c.priority for c in stage.configured) else (),
+        tuple(stage.limits.items()), stage.auto_init, mutation=mutation, lines=tuple(_lines(stage.record)),
+        spares=len(stage.hosts) - len(stage.configured),
+    )
+
+
+def _lines(record: Sequence[Action]) -> list[Line]:
+    lines: list[Line] = []
+    waits: dict[int, int] = {}  # server -> how many inputs wait
+    last: tuple[int, int] | None = None  # (server, time) of the input just before
+    for action in record:
+        if isinstance(action, Step):
+            if not waits.get(action.id):
+                lines.append(Line(Tick(action.at_us, action.id)))
+            elif last == (action.id, action.at_us):
+                lines[-1] = lines[-1]._replace(more=False)
+            else:
+                lines.append(Line(action))
+            waits[action.id] = 0
+            last = None
+            continue
+        id = action.envelope.target.id if isinstance(action, Deliver) else action.id
+        last = None
+        if isinstance(action, _WAIT):
+            waits[id] = waits.get(id, 0) + 1
+            last = (id, action.at_us)
+        elif isinstance(action, (Boot, Crash)):
+            waits[id] = 0
+        lines.append(_line(action))
+    return lines
+
+
+def _line(action: Action) -> Line:
+    if isinstance(action, Deliver):
+        x = action.envelope
+        kind = type(x.message).__name__
+        main, more = main_fields(x.message), more_fields(x.message)
+        seen = Seen(action.at_us, x.sender.id, x.target.id, kind, main, more, 0, action.again)
+        return Line(seen, True)
+    if isinstance(action, Ask):
+        return Line(action._replace(request=_by_party(action.request)), True)
+    return Line(action, isinstance(action, _WAIT))
+
+
+def _by_party(request: Input) -> Input:
+    """``request`` with its actor's number as the origin, where a world has (actor, number of the request)."""
+    origin = getattr(request, "origin", "")
+    return with_origin(request, str(origin[0]) if isinstance(origin, tuple) else "")

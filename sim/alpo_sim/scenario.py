@@ -16,9 +16,8 @@ from alpo.core.ready import Input
 from alpo.core.requests import Origin
 from alpo.core.settings import Settings
 
-from .actions import Ask, Boot, Clock, Configure, Crash, Join, Link, Move, Persist, PutBack, Serve, Step, Wipe
 from .checks import INVARIANTS
-from .stage import Timers
+from .stage import Ask, Boot, Clock, Configure, Crash, Join, Link, Move, Persist, PutBack, Serve, Step, Timers, Wipe
 
 #: Exceptions of the core that a replay reports under the name `CRASHED`.
 CORE_ERRORS = (AssertionError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)

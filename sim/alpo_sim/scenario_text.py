@@ -20,11 +20,10 @@ from typing import Any
 from alpo.core.requests import AppendRun, DropSession, OpenSession
 from alpo.core.settings import Settings
 
-from .actions import Ask, Boot, Clock, Configure, Crash, Join, Link, Move, Persist, PutBack, Serve, Step, Wipe
-from .ask_text import Names, read_ask, write_ask
 from .scenario import BREAKABLE, EXPECTS, INPUTS, Arrive, Deed, Expect, Line, Scenario, Tick, Times
 from .shapes import FORMER_KINDS, KINDS
-from .words import ScenarioError, Words, ms_text
+from .stage import Ask, Boot, Clock, Configure, Crash, Join, Link, Move, Persist, PutBack, Serve, Step, Wipe
+from .words import Names, ScenarioError, Words, ms_text, read_ask, write_ask
 
 FIRST_LINE = "alpo-sim scenario 1"
 LIMITS = (

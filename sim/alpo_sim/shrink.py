@@ -10,17 +10,126 @@ Laws:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import accumulate, combinations, islice, permutations
+from typing import Any
 
+from alpo.core.entries import random_client
+from alpo.core.ready import Input
+from alpo.core.requests import AppendRun, ChangeMember, Transfer
 from alpo.core.settings import Settings
 
-from .actions import Ask, Boot, Clock, Configure, Link, Persist, Serve, Step
-from .outcome import Outcome
-from .replay import Replay
-from .scenario import Arrive, Deed, Expect, Line, Scenario, Seen, Tick, Times
-from .shrink_forms import anonymous, permuted, plain_asks, retimed, without_servers
+from .host import WALL_ZERO_MS
+from .replay import Outcome, Replay
+from .scenario import Arrive, Deed, Expect, Line, Scenario, Seen, Tick, Times, with_origin
+from .stage import Ask, Boot, Clock, Configure, Link, Persist, Serve, Step
+
+_PERMUTED_MAX = 120
+
+
+def _changed(scenario: Scenario, change: Callable[[Deed], Deed]) -> Scenario:
+    """``scenario`` with each deed changed."""
+    return replace(scenario, lines=tuple(line._replace(what=change(line.what)) for line in scenario.lines))
+
+
+def retimed(scenario: Scenario, apart_us: int) -> Scenario:
+    """``scenario`` with lines ``apart_us`` apart. Deadlines are at the time of the line before, to be waited for."""
+    steps_us = (0 if isinstance(line.what, Tick) else apart_us for line in scenario.lines)
+    times_us = accumulate(steps_us)
+    return _changed(scenario, lambda what: what._replace(at_us=next(times_us)))
+
+
+def plain_asks(scenario: Scenario) -> Scenario:
+    """``scenario`` with every append as the first of a random client of its own, with one short payload."""
+    number = 0
+
+    def plain(what: Deed) -> Deed:
+        nonlocal number
+        if not isinstance(what, Ask) or not isinstance(what.request, AppendRun):
+            return what
+        number += 1
+        body = (1, _letters(number).encode())
+        return what._replace(request=AppendRun("", random_client(WALL_ZERO_MS, number), 0, 1, [body]))
+
+    return _changed(scenario, plain)
+
+
+def anonymous(scenario: Scenario) -> Scenario:
+    """``scenario`` with every request from a client with no other request."""
+    return _changed(
+        scenario, lambda what: what._replace(request=with_origin(what.request, "")) if isinstance(what, Ask) else what
+    )
+
+
+def _letters(number: int) -> str:
+    """Name ``number``, from 1, of a, b, … z, aa, ab, …"""
+    text = ""
+    while number:
+        number, at = divmod(number - 1, 26)
+        text = chr(ord("a") + at) + text
+    return text
+
+
+def without_servers(scenario: Scenario, gone: Sequence[int]) -> Scenario:
+    """``scenario`` without the servers ``gone`` and lines about them; the others are renumbered in the same order."""
+    kept = [id for id in range(1, scenario.servers + scenario.spares + 1) if id not in gone]
+    return _renumbered(scenario, {id: at for at, id in enumerate(kept, 1)})
+
+
+def permuted(scenario: Scenario) -> Iterator[Scenario]:
+    """Variants of ``scenario`` with renumbered servers; in the first, by the order in which they first do something."""
+    order: dict[int, None] = {}
+    for line in scenario.lines:
+        for id in _ids(line):
+            order[id] = None
+    spares = {id: id for id in range(scenario.servers + 1, scenario.servers + scenario.spares + 1)}
+    order = {id: None for id in order if id not in spares} | dict.fromkeys(range(1, scenario.servers + 1))
+    for numbers in islice(permutations(range(1, scenario.servers + 1)), _PERMUTED_MAX):
+        yield _renumbered(scenario, dict(zip(order, numbers, strict=True)) | spares)
+
+
+#: Fields of deeds that hold a server's id.
+_IDS = ("id", "source", "target", "peer")
+
+
+def _ids(line: Line) -> tuple[int, ...]:
+    what = line.what
+    return tuple(getattr(what, name) for name in _IDS[:3] if name in what._fields)
+
+
+def _renumbered(scenario: Scenario, new: dict[int, int]) -> Scenario:
+    """``scenario`` with servers renumbered by ``new``. Servers not in ``new``, and lines about them, are left out."""
+    lines = []
+    for line in scenario.lines:
+        what: Any = line.what
+        ids = {name: getattr(what, name) for name in _IDS if name in what._fields}
+        request = _of_others(what.request, new) if isinstance(what, Ask) else None
+        if any(id not in new for id in ids.values()) or (isinstance(what, Ask) and request is None):
+            continue
+        what = what._replace(**{name: new[id] for name, id in ids.items()})
+        if isinstance(what, Ask):
+            what = what._replace(request=request)  # type: ignore[arg-type]
+        elif isinstance(what, Configure):
+            members = tuple(sorted((new[id], priority) for id, priority in what.members if id in new))
+            what = what._replace(members=members)
+        lines.append(line._replace(what=what))
+    by_number = {number: id for id, number in new.items()}
+    servers = sum(id <= scenario.servers for id in new)
+    priorities = tuple(scenario.priorities[by_number[n] - 1] for n in range(1, servers + 1) if scenario.priorities)
+    return replace(
+        scenario, servers=servers, spares=len(new) - servers, lines=tuple(lines), priorities=priorities
+    )
+
+
+def _of_others(request: Input, new: dict[int, int]) -> Input | None:
+    """``request`` with the server that it names, if any, renumbered; None if that server is left out."""
+    if isinstance(request, ChangeMember):
+        return request._replace(id=new[request.id]) if request.id in new else None
+    if isinstance(request, Transfer):
+        return request._replace(target=new[request.target]) if request.target in new else None
+    return request
+
 
 _START_KINDS = ("StartQuestion", "StartAnswer", "WrongIncarnation")
 #: Most lines of a schedule for which leaving out every pair of lines is tried too.

@@ -7,15 +7,30 @@ serial never has two payloads. `HandRetry` breaks the last law on purpose.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from alpo.core.entries import created_ms, join_payloads, random_client
 from alpo.core.requests import Appended, AppendRun, Code, Opened, OpenSession, Refused, Reply
 
-from .broken import Broken
+from .checks import Broken
 from .clients import NOT_LEADER, Actor, Clients
 from .host import WALL_ZERO_MS
-from .ops import Op, consecutive
 from .options import MS, SECOND
+
+
+class Op(NamedTuple):
+    """Append that is not yet resolved; ``body``: (count, joined payloads); ``expect``: the LSN that is to be the last,
+    None if any will do."""
+
+    serial: int
+    body: tuple[int, bytes]
+    expect: int | None = None
+
+
+def consecutive(ops: list[Op]) -> bool:
+    """True if the serials of ``ops`` leave none out."""
+    return not ops or ops[-1].serial - ops[0].serial == len(ops) - 1
+
 
 RUN_MAX = 16
 

@@ -17,8 +17,7 @@ from alpo.core.replication import Replication
 from alpo.core.serving import Reads, Serving
 from alpo_sim.mutations.mutation import Patch, edit
 from alpo_sim.options import Options
-from alpo_sim.verdict import run_world
-from alpo_sim.world import World
+from alpo_sim.world import World, run_world
 
 REMEMBERED = "if after and (nth := serial - slots[after - 1][0]) < serials_of(slots[after - 1][4]):"
 

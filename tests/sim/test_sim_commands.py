@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import alpo_sim.commands
 from alpo import __version__
 from alpo_cli.frame import purpose
-from alpo_sim.commands.run import world_of
+from alpo_sim.commands.worlds import world_of
 from alpo_sim.main import TABLE, app
 
 FULL = Path("/dev/full")
@@ -77,7 +77,8 @@ def test_the_table_says_what_the_commands_say() -> None:
         name: purpose(command.help) for name, command in group.commands.items()
     }
     folder = Path(alpo_sim.commands.__file__).parent
-    assert {entry.name for entry in TABLE} == {file.stem for file in folder.glob("*.py")} - {"__init__", "output"}
+    modules = {entry.place.partition(":")[0].rpartition(".")[2] for entry in TABLE}
+    assert modules == {file.stem for file in folder.glob("*.py")} - {"__init__", "output"}
 
 
 @pytest.mark.parametrize("words", [[], *([entry.name] for entry in TABLE)], ids=" ".join)

@@ -13,15 +13,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from alpo_sim.actions import Boot
-from alpo_sim.draw.layout import Picture, width_px
+from alpo_sim.draw.layout import Picture, of_scenario, of_world, width_px
+from alpo_sim.draw.story import cut_words
 from alpo_sim.draw.svg import svg_of
-from alpo_sim.draw.telling import of_scenario, of_world
-from alpo_sim.draw.words import cut_words
 from alpo_sim.main import app
 from alpo_sim.mutations import MUTATIONS
 from alpo_sim.options import Options
 from alpo_sim.scenario_text import parse
+from alpo_sim.stage import Boot
 from alpo_sim.world import World
 
 SCENARIO = Path(__file__).parents[1] / "scenarios" / "leader-crash.txt"

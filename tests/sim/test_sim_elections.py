@@ -18,10 +18,24 @@ from typer.testing import CliRunner
 
 from alpo_elections import corners
 from alpo_elections.arena import Arena
-from alpo_elections.cases import FAULTS, LAN, PAPER, PROTOCOLS, Case, draw, make_arena, measure
-from alpo_elections.cells import Cell, cases, csv_row, measured, runs_of, summarise
+from alpo_elections.cases import (
+    FAULTS,
+    LAN,
+    PAPER,
+    PROTOCOLS,
+    Case,
+    Cell,
+    cases,
+    csv_row,
+    draw,
+    make_arena,
+    measure,
+    measured,
+    runs_of,
+    summarise,
+)
 from alpo_elections.report import page_of, write
-from alpo_sim.broken import Broken
+from alpo_sim.checks import Broken
 from alpo_sim.main import app
 
 GENERATED = Path(__file__).parents[2] / "docs" / "generated"

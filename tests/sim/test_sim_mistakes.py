@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from alpo.core import operator_requests
-from alpo_sim.mutations import operator_mistakes
-from alpo_sim.mutations.operator_mistakes import MISTAKES, Mistaken
-from alpo_sim.verdict import run_world
+from alpo_sim.mutations import operators
+from alpo_sim.mutations.operators import MISTAKES, Mistaken
+from alpo_sim.world import run_world
 
 #: Instead of a thousand, which take long.
 CURSORS_MAX = 50
@@ -27,7 +27,7 @@ TOLD = {
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes_do_no_harm(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (operator_requests, operator_mistakes):
+    for module in (operator_requests, operators):
         monkeypatch.setattr(module, "CURSORS_MAX", CURSORS_MAX)
     options, makes = MISTAKES[name]
     world = makes(options(1))

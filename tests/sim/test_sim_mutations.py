@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 from alpo.core.ranks import Rank
 from alpo_sim.checks import INVARIANTS
 from alpo_sim.main import app
-from alpo_sim.mutations import MUTATIONS
-from alpo_sim.mutations.hunt import hunt, spared
+from alpo_sim.mutations import MUTATIONS, hunt, spared
 from alpo_sim.mutations.mutation import BLIND, rewritten
 
 #: First seed of the search, for mutations that show in few worlds only: a seed in which the mutation showed. When

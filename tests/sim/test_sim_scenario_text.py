@@ -15,12 +15,11 @@ from alpo.core.messages import Message
 from alpo.core.ready import PeerAddress, PeerGone, Stop
 from alpo.core.requests import AppendRun, DropSession, Initialise, ListSessions, OpenSession, ReadIndex
 from alpo.core.settings import Settings
-from alpo_sim.actions import Ask, Boot, Clock, Configure, Crash, Link, Move, Persist, Serve, Step, Wipe
-from alpo_sim.ask_text import Names
 from alpo_sim.scenario import BREAKABLE, EXPECTS, INPUTS, Arrive, Expect, Line, Scenario, Tick, Times
 from alpo_sim.scenario_text import FIRST_LINE, LIMITS, parse, write
 from alpo_sim.shapes import KINDS
-from alpo_sim.words import ScenarioError
+from alpo_sim.stage import Ask, Boot, Clock, Configure, Crash, Link, Move, Persist, Serve, Step, Wipe
+from alpo_sim.words import Names, ScenarioError
 
 SERVERS = 3
 ids = st.integers(1, SERVERS)

@@ -14,13 +14,10 @@ from alpo_sim.main import app
 from alpo_sim.mutations import MUTATIONS
 from alpo_sim.narrate import comments, lsn_words, narrated, serial_words
 from alpo_sim.options import Options
-from alpo_sim.outcome import unmet
-from alpo_sim.recorded import recorded
-from alpo_sim.replay import Replay
+from alpo_sim.replay import Replay, recorded, unmet
 from alpo_sim.scenario import Expect, Scenario
 from alpo_sim.scenario_text import parse, write
-from alpo_sim.verdict import run_world
-from alpo_sim.world import World
+from alpo_sim.world import World, run_world
 
 FOLDER = Path(__file__).parent.parent / "scenarios"
 FILES = sorted(FOLDER.glob("*.txt"))

@@ -7,18 +7,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from alpo_sim.actions import Boot
-from alpo_sim.commands.run import world_of
+from alpo_sim.commands.worlds import world_of
 from alpo_sim.main import app
 from alpo_sim.mutations import MUTATIONS
-from alpo_sim.outcome import unmet
-from alpo_sim.recorded import recorded
-from alpo_sim.replay import Replay
+from alpo_sim.replay import Replay, recorded, unmet
 from alpo_sim.scenario import Scenario, Tick
 from alpo_sim.scenario_text import parse, write
-from alpo_sim.shrink import CannotReplay, Shrinker
-from alpo_sim.shrink_forms import permuted, retimed, without_servers
-from alpo_sim.verdict import run_world
+from alpo_sim.shrink import CannotReplay, Shrinker, permuted, retimed, without_servers
+from alpo_sim.stage import Boot
+from alpo_sim.world import run_world
 
 FOLDER = Path(__file__).parent.parent / "scenarios"
 #: Breaks within a second or so, one seed in three.

@@ -23,11 +23,10 @@ from alpo.core.replica import Replica
 from alpo.core.requests import Appended, AppendRun, Code, Refused
 from alpo.storage.memory import MemoryStore
 from alpo_sim.host import Host
+from alpo_sim.narrate import Tracer
 from alpo_sim.options import FAULTS, Load, Network, Options
 from alpo_sim.stage import Watcher
-from alpo_sim.trace import Tracer
-from alpo_sim.verdict import run_world
-from alpo_sim.world import World
+from alpo_sim.world import World, run_world
 
 #: Fixed for good; fresh ones are for the soak, and most of these.
 SEEDS = range(1, 81)

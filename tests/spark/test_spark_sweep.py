@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +19,12 @@ from pipeline_kit import over
 from pipeline_kit import pipeline as printed_by
 
 from alpo.spark.jobs.fan import on_spark, run_here
-from alpo_sim import sweep_files
-from alpo_sim.code import code_digest
-from alpo_sim.commands.replay import mutated
+from alpo_sim import sweeps
+from alpo_sim.commands.output import mutated
 from alpo_sim.main import app
-from alpo_sim.outcome import unmet
-from alpo_sim.replay import Replay
+from alpo_sim.replay import Replay, unmet
 from alpo_sim.scenario_text import parse
-from alpo_sim.sweep_range import Worlds, row_of
+from alpo_sim.sweeps import Worlds, code_digest, row_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +40,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rows(directory: Path, *left_out: str) -> list[dict[str, Any]]:
-    table = sweep_files.read_rows(directory)
+    table = sweeps.read_rows(directory)
     return [{key: value for key, value in row.items() if key not in left_out} for row in table.to_pylist()]
 
 
@@ -89,7 +88,7 @@ def test_a_clean_sweep_is_told_and_not_done_twice(
 def test_only_what_is_missing_is_done(here: None, tmp_path: Path) -> None:
     fields("sweep", "1..7", *QUICK, "--to", tmp_path, "--range-seeds", 2)
     whole, kept = rows(tmp_path, "cpu_s"), files(tmp_path)
-    gone = sweep_files.range_name(3, 4)
+    gone = sweeps.range_name(3, 4)
     (tmp_path / gone).unlink()
     (tmp_path / f"{gone}.0.tmp").write_bytes(b"half")
     told = fields("sweep", "1..7", *QUICK, "--to", tmp_path, "--range-seeds", 1)
@@ -100,15 +99,15 @@ def test_only_what_is_missing_is_done(here: None, tmp_path: Path) -> None:
 
 
 def test_ranges_left_over() -> None:
-    assert sweep_files.missing_ranges([], 1, 5, 2) == [(1, 2), (3, 4), (5, 5)]
-    assert sweep_files.missing_ranges([(1, 2), (5, 5)], 1, 7, 10) == [(3, 4), (6, 7)]
-    assert sweep_files.missing_ranges([(3, 4)], 0, 4, 2) == [(0, 1), (2, 2)]
-    assert sweep_files.missing_ranges([(0, 9)], 0, 9, 3) == []
+    assert sweeps.missing_ranges([], 1, 5, 2) == [(1, 2), (3, 4), (5, 5)]
+    assert sweeps.missing_ranges([(1, 2), (5, 5)], 1, 7, 10) == [(3, 4), (6, 7)]
+    assert sweeps.missing_ranges([(3, 4)], 0, 4, 2) == [(0, 1), (2, 2)]
+    assert sweeps.missing_ranges([(0, 9)], 0, 9, 3) == []
 
 
 KILLED = """
 import os, signal, sys
-from alpo_sim import sweep_files, sweep_range
+from alpo_sim import sweeps
 from alpo_sim.main import app
 from alpo.spark.jobs.fan import run_here
 from contextlib import contextmanager
@@ -142,7 +141,7 @@ def test_killed_and_gone_on_with(here: None, tmp_path: Path, writes: int) -> Non
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     assert done.returncode == -signal.SIGKILL, (done.stdout, done.stderr)
-    found = sum(last - first + 1 for first, last in sweep_files.done_ranges(tmp_path))
+    found = sum(last - first + 1 for first, last in sweeps.done_ranges(tmp_path))
     assert found == min(3, 2 * max(0, writes - 2))
     assert list(tmp_path.rglob("*.tmp"))
     told = fields(*wanted)
@@ -167,7 +166,7 @@ def test_another_wish_is_refused(here: None, tmp_path: Path) -> None:
 
 
 def test_one_sweep_at_a_time(here: None, tmp_path: Path) -> None:
-    with sweep_files.opened(tmp_path, {}):
+    with sweeps.opened(tmp_path, {}):
         assert "another sweep is under way" in pipeline("sweep", "1..2", *QUICK, "--to", tmp_path, code=2)
 
 
@@ -191,11 +190,11 @@ def test_without_spark_it_says_what_to_install(tmp_path: Path, monkeypatch: pyte
 
 def test_a_damaged_file_is_named(here: None, tmp_path: Path) -> None:
     fields("sweep", "1..4", *QUICK, "--to", tmp_path, "--range-seeds", 2)
-    path = tmp_path / sweep_files.range_name(3, 4)
+    path = tmp_path / sweeps.range_name(3, 4)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     assert f"{path} cannot be read" in pipeline("sweep", "1..4", *QUICK, "--to", tmp_path, code=1)
-    pq.write_table(pq.read_table(tmp_path / sweep_files.range_name(1, 2)).slice(0, 1), path)
+    pq.write_table(pq.read_table(tmp_path / sweeps.range_name(1, 2)).slice(0, 1), path)
     assert f"{path} has 1 row;" in pipeline("sweep", "1..4", *QUICK, "--to", tmp_path, code=1)
 
 
@@ -208,7 +207,8 @@ def test_a_mutation_that_is_not_caught_is_a_failure(here: None, tmp_path: Path) 
 def test_other_code_on_an_executor_is_refused(
     here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("alpo_sim.sweep_range.code_digest", lambda: "feedfeedfeedfeed")
+    digests = chain([code_digest()], repeat("feedfeedfeedfeed"))  # the driver's, then executors'
+    monkeypatch.setattr("alpo_sim.sweeps.code_digest", lambda: next(digests))
     assert "an executor has other code" in pipeline("sweep", "1..2", *QUICK, "--to", tmp_path, code=1)
 
 

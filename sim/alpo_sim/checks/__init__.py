@@ -1,12 +1,21 @@
 """Checks of every simulation: invariants that must hold whatever happens. A check raises `Broken` with a name of
 `INVARIANTS`.
 
-`safety`, `sends`, `members`, `marks`, `candidates`, `leadership`, `session_tables`, `runs` and `resends` watch servers;
-`history` and `operators` compare the answers that clients and operators got with the log; `all` puts the checks
-together.
+`safety`, `sends`, `members`, `marks`, `leadership` and `session_tables` watch servers; `history` and `operators`
+compare the answers that clients and operators got with the log; `all` puts the checks together.
 """
 
 from __future__ import annotations
+
+
+class Broken(Exception):
+    """Failure of a check. ``invariant``: its name, one of `checks.INVARIANTS`; ``detail``: what was seen."""
+
+    def __init__(self, invariant: str, detail: str) -> None:
+        super().__init__(f"{invariant}: {detail}")
+        self.invariant = invariant
+        self.detail = detail
+
 
 INVARIANTS = {
     "alarm": "no server stops itself: its own invariants hold",

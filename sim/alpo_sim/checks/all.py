@@ -5,16 +5,13 @@ from __future__ import annotations
 from alpo.core.entries import Entry
 
 from ..stage import Stage
-from .candidates import CandidateChecks
 from .history import History
-from .leadership import DepositionChecks, HungDiskChecks, ReignChecks
+from .leadership import CandidateChecks, DepositionChecks, HungDiskChecks, ReignChecks
 from .marks import MarkChecks
 from .members import MemberChecks
 from .operators import CursorChecks
-from .resends import ResendChecks
-from .runs import RunChecks
 from .safety import Safety
-from .sends import StartChecks
+from .sends import ResendChecks, RunChecks, StartChecks
 from .session_tables import TableChecks
 
 

@@ -41,7 +41,7 @@ from alpo.core.requests import (
 )
 from alpo.core.settings import Settings
 
-from ..broken import Broken
+from . import Broken
 from .operators import OutcomeHistory, StateHistory
 from .session_tables import ModelTable
 

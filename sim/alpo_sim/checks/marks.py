@@ -10,9 +10,9 @@ from alpo.core.replica import Replica
 from alpo.core.replication import REQUESTS_MAX
 from alpo.core.requests import ReadAt
 
-from ..broken import Broken
 from ..host import WALL_ZERO_MS, Host
 from ..stage import Stage, Watcher
+from . import Broken
 from .safety import Safety, list_before
 from .sends import SendChecks
 

@@ -19,9 +19,9 @@ from alpo.core.ready import Input, Ready
 from alpo.core.replica import Replica
 from alpo.core.requests import ChangeMember, HandedOver, MembersChanged, MemberStep, Origin
 
-from ..broken import Broken
 from ..host import Host
 from ..stage import Stage, Watcher
+from . import Broken
 from .safety import Safety
 
 _MEMBERS = int(Kind.MEMBERS)

@@ -31,9 +31,9 @@ from alpo.core.requests import (
 )
 from alpo.core.settings import Settings
 
-from ..broken import Broken
 from ..host import Host
 from ..stage import Watcher
+from . import Broken
 from .safety import Safety
 from .session_tables import ModelTable
 

@@ -27,9 +27,9 @@ from alpo.core.replica import Replica
 from alpo.core.requests import Refused
 from alpo.core.shared import InvariantBroken
 
-from ..broken import Broken
 from ..host import Host
 from ..stage import Stage, Watcher
+from . import Broken
 from .sends import SendChecks
 
 _DATA, _LEADER, _MEMBERS = int(Kind.DATA), int(Kind.LEADER), int(Kind.MEMBERS)

@@ -15,9 +15,9 @@ from alpo.core.members import MemberList
 from alpo.core.ready import Input, Ready
 from alpo.core.settings import Settings
 
-from ..broken import Broken
 from ..host import Host
 from ..stage import Watcher
+from . import Broken
 
 _DATA, _SESSION, _SETTINGS = int(Kind.DATA), int(Kind.SESSION), int(Kind.SETTINGS)
 #: Interval of ids: tables are compared at entries whose id is a multiple of it.

@@ -37,7 +37,7 @@ def elections(
     a_new_directory(out, "--out")
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
-    from alpo_elections.cells import cases, measured, runs_of
+    from alpo_elections.cases import cases, measured, runs_of
     from alpo_elections.corners import corner_rows
     from alpo_elections.report import write
 

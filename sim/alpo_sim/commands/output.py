@@ -1,18 +1,21 @@
-"""Common parts of commands: options, progress bars, files that are read and written."""
+"""Common parts of commands: options, mutations by name, progress bars, files that are written."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
 from alpo_cli.exits import UsageProblem
+
+if TYPE_CHECKING:
+    from ..mutations import Mutation as BrokenRule
 
 CORES = os.cpu_count() or 1
 Jobs = Annotated[int, typer.Option("--jobs", min=1, help="Processes; by default one a core.")]
@@ -27,6 +30,23 @@ Mutation = Annotated[str | None, typer.Option("--mutation", help="Break a rule o
 MutationAndWorld = Annotated[
     str, typer.Option("--mutation", help="Break a rule on purpose, in the world in which that shows.")
 ]
+
+
+def find_mutation(name: str) -> BrokenRule | None:
+    """The mutation of that name; None for "". Raises `typer.BadParameter` for an unknown name."""
+    if not name:
+        return None
+    from ..mutations import MUTATIONS
+
+    if name not in MUTATIONS:
+        raise typer.BadParameter(f"no mutation {name!r}; there are: {', '.join(MUTATIONS)}")
+    return MUTATIONS[name]
+
+
+def mutated(name: str) -> AbstractContextManager[None]:
+    """A context in which the mutation of that name is in force, if any. Raises like `find_mutation`."""
+    mutation = find_mutation(name)
+    return nullcontext() if mutation is None else mutation.applied()
 
 
 def flags(servers: int | None, seconds: int | None, mutation: str | None) -> str:

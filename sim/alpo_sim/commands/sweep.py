@@ -17,14 +17,13 @@ from alpo_cli.options import Target, only_json
 from alpo_cli.output import Step, counted, escape, print_json, slow_progress, table
 from alpo_cli.pipeline import spark
 
-from .output import MutationAndWorld, Seconds, Servers
-from .replay import find_mutation
-from .seeds import parse_range
+from .output import MutationAndWorld, Seconds, Servers, find_mutation
+from .worlds import parse_range
 
 if TYPE_CHECKING:
     from alpo.spark.jobs.fan import Runner
 
-    from ..sweep_range import Worlds
+    from ..sweeps import Worlds
 
 #: Most failures shown on a terminal.
 _TOLD_MAX = 20
@@ -92,9 +91,8 @@ def _run(target: Target, wanted: Wanted) -> None:
     caught."""
     find_mutation(wanted.mutation)
     spark.require()
-    from .. import sweep_files
-    from ..code import code_digest
-    from ..sweep_range import Worlds
+    from .. import sweeps
+    from ..sweeps import Worlds, code_digest
 
     began_s = time.monotonic()
     worlds = Worlds(wanted.servers, wanted.seconds, wanted.mutation, code_digest())
@@ -102,15 +100,15 @@ def _run(target: Target, wanted: Wanted) -> None:
         "seeds": [wanted.first, wanted.last], "servers": wanted.servers, "seconds": wanted.seconds,
         "mutation": wanted.mutation, "alpo": __version__, "code": worlds.code,
     }
-    with sweep_files.opened(wanted.to, wish):
-        done = sweep_files.done_ranges(wanted.to)
+    with sweeps.opened(wanted.to, wish):
+        done = sweeps.done_ranges(wanted.to)
         found = sum(last - first + 1 for first, last in done)
-        missing = sweep_files.missing_ranges(done, wanted.first, wanted.last, wanted.range_seeds)
+        missing = sweeps.missing_ranges(done, wanted.first, wanted.last, wanted.range_seeds)
         columns = ("seed", "outcome", "invariant", "detail", "repeat", "steps", "cpu_s")
-        if missing or _to_shrink(wanted, _failed(sweep_files.read_rows(wanted.to, columns).to_pylist())):
+        if missing or _to_shrink(wanted, _failed(sweeps.read_rows(wanted.to, columns).to_pylist())):
             with slow_progress() as step, spark.runner("alpo-sim sweep", wanted.master) as runner:
                 _work(wanted, worlds, missing, runner, step)
-        rows = sweep_files.read_rows(wanted.to, columns).to_pylist()
+        rows = sweeps.read_rows(wanted.to, columns).to_pylist()
     if [row["seed"] for row in rows] != list(range(wanted.first, wanted.last + 1)):
         raise Failed(f"{wanted.to} does not hold every seed once: were files put there, or taken away?")
     told = _told(wanted, rows, found, time.monotonic() - began_s)
@@ -122,14 +120,14 @@ def _run(target: Target, wanted: Wanted) -> None:
 
 
 def _work(wanted: Wanted, worlds: Worlds, missing: list[tuple[int, int]], runner: Runner, step: Step) -> None:
-    from .. import sweep_files
-    from ..sweep_range import RangeTask, ShrinkTask, run_range, shrink_seed
+    from .. import sweeps
+    from ..sweeps import RangeTask, ShrinkTask, run_range, shrink_seed
 
     to = str(wanted.to.resolve())
     runner(
         run_range, [RangeTask(to, worlds, *ends) for ends in missing], lambda done, all: step("sweeping", done, all)
     )
-    failed = _failed(sweep_files.read_rows(wanted.to, ("seed", "outcome", "invariant")).to_pylist())
+    failed = _failed(sweeps.read_rows(wanted.to, ("seed", "outcome", "invariant")).to_pylist())
     runner(
         shrink_seed, [ShrinkTask(to, worlds, seed, wanted.shrink_s) for seed in _to_shrink(wanted, failed)],
         lambda done, all: step("shrinking", done, all),
@@ -152,7 +150,7 @@ def _to_shrink(wanted: Wanted, failed: list[dict[str, Any]]) -> list[int]:
 
 
 def _scenario(wanted: Wanted, seed: int) -> Path | None:
-    from ..sweep_files import found_path
+    from ..sweeps import found_path
 
     paths = (found_path(wanted.to, seed, replayable=replayable) for replayable in (True, False))
     return next((path for path in paths if path.exists()), None)

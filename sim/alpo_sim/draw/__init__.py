@@ -1,1 +1,1 @@
-"""Space-time diagrams: `telling` runs, `story` listens, `layout` places, `svg` draws."""
+"""Space-time diagrams: `story` listens, `layout` runs and places, `svg` draws."""

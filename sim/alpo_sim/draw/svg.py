@@ -11,8 +11,7 @@ from math import hypot
 from typing import NamedTuple
 
 from .layout import GUTTER_PX, TEAR_PX, Band, Item, Picture, Section, width_px
-from .story import Flight
-from .words import KINDS
+from .story import KINDS, Flight
 
 INK, GREY, PAPER, ALARM, ALARM_TINT, SURE = "#1a1a1a", "#6b6b6b", "#ffffff", "#b3261e", "#fbe3e1", "#00694d"
 #: Kind of message -> colour and width of its arrow; arrows of answers are dashed.

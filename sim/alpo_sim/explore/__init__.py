@@ -1,16 +1,15 @@
 """Exhaustive search: the spaces by name, with default bounds that are searched in a few minutes.
 
-`search` visits the states of a space; `messages`, `starts` and `reigns` are the spaces; `servers` runs the real core.
+`search` visits the states of a space; `messages` and `reigns` have the spaces; `servers` runs the real core.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from .messages import Bounds, Messages
+from .messages import Bounds, FirstStarts, Messages, Replacements
 from .reigns import ReignBounds, Reigns
-from .starts import FirstStarts, Replacements
 
 
 class Wanted(NamedTuple):
@@ -27,45 +26,29 @@ class Wanted(NamedTuple):
     late: bool = False
 
 
-def _or(value: int | None, default: int) -> int:
-    return default if value is None else value
+def _given(w: Wanted, **defaults: int) -> dict[str, Any]:
+    """``defaults``, with what is wanted in their places."""
+    wanted = {name: getattr(w, name) for name in defaults}
+    return {name: default if wanted[name] is None else wanted[name] for name, default in defaults.items()}
 
 
-def elections(w: Wanted) -> Messages:
-    """The space of elections, with crashes."""
-    bounds = Bounds(
-        _or(w.terms, 2), _or(w.entries, 1), _or(w.timers, 2), 2, _or(w.crashes, 1), 0, _or(w.writes, 1), w.late
-    )
-    return Messages(bounds, w.servers)
+def _bounds(w: Wanted, **defaults: int) -> Bounds:
+    return Bounds(**_given(w, **defaults))._replace(late_arrivals=w.late)
 
 
-def start(w: Wanted) -> FirstStarts:
-    """The space of first starts with lost disks. Started servers do nothing more, unless given terms and timers."""
-    bounds = Bounds(
-        _or(w.terms, 0), 0, _or(w.timers, 0), 2, _or(w.crashes, 0), _or(w.wipes, 2), _or(w.writes, 0), w.late
-    )
-    return FirstStarts(bounds, w.servers)
-
-
-def replacement(w: Wanted) -> Replacements:
-    """The space of a cluster in which disks are lost and replaced."""
-    bounds = Bounds(
-        _or(w.terms, 2), _or(w.entries, 0), _or(w.timers, 2), 2, _or(w.crashes, 0), _or(w.wipes, 1), _or(w.writes, 0),
-        w.late,
-    )
-    return Replacements(bounds, w.servers)
-
-
-def sessions(w: Wanted) -> Reigns:
-    """The space of clients' sessions over several reigns."""
-    return Reigns(ReignBounds(_or(w.terms, 2), _or(w.requests, 4), 1, _or(w.crashes, 0)), w.servers)
-
-
-def reigns(w: Wanted) -> Reigns:
-    """The space of logs over many reigns, without clients; leaders send entries one at a time."""
-    return Reigns(ReignBounds(_or(w.terms, 4), 0, 0, _or(w.crashes, 0), single_entries=True), w.servers)
-
-
+#: Name -> the space: elections, with crashes; first starts with lost disks, where started servers do nothing more
+#: unless given terms and timers; a cluster in which disks are lost and replaced; clients' sessions over several reigns;
+#: logs over many reigns, without clients, where leaders send entries one at a time.
 SPACES: dict[str, Callable[[Wanted], Messages | Reigns]] = {
-    "elections": elections, "start": start, "replacement": replacement, "sessions": sessions, "reigns": reigns,
+    "elections": lambda w: Messages(_bounds(w, terms=2, entries=1, timers=2, crashes=1, writes=1), w.servers),
+    "start": lambda w: FirstStarts(
+        _bounds(w, terms=0, timers=0, crashes=0, wipes=2, writes=0)._replace(entries=0), w.servers
+    ),
+    "replacement": lambda w: Replacements(
+        _bounds(w, terms=2, entries=0, timers=2, crashes=0, wipes=1, writes=0), w.servers
+    ),
+    "sessions": lambda w: Reigns(ReignBounds(**_given(w, terms=2, requests=4, crashes=0)), w.servers),
+    "reigns": lambda w: Reigns(
+        ReignBounds(requests=0, serials=0, **_given(w, terms=4, crashes=0))._replace(single_entries=True), w.servers
+    ),
 }

@@ -1,4 +1,5 @@
-"""Space in which each message and each write is an action: for elections and the first start.
+"""Spaces in which each message and each write is an action: elections, and those in which disks are lost, which are the
+first start (R29) and the replacement of a lost disk (R30).
 
 Laws:
 
@@ -11,22 +12,39 @@ Laws:
 * Messages to a process that has ended are lost with its connections, unless ``late_arrivals``.
 * States that differ by a permutation of servers are not merged: rank and timers depend on ids. Payloads are
   interchangeable: they are taken in one order.
+
+Laws of the first start:
+
+* An unstarted server moves on when it has an answer of each other server. All answers stay on their way, so the server
+  may hear any of them again just then: hearing one answer of each server is one action, and earlier answers that led
+  nowhere make no difference.
+
+Laws of replacement:
+
+* A leader that misses a server goes on missing it until it hears it; which server is missed is a choice, and costs a
+  timer.
+* A server that waits to be listed asks once: its question, and the answers, stay on their way.
+* The replicated state is saved with every entry that is guaranteed, so that there is a base whenever one is needed.
+* A guaranteed entry need not be on a majority of the present disks, as one may have been lost. The consequence is
+  checked instead: every leader holds the entry.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from itertools import product
 from typing import NamedTuple
 
+from alpo.core.members import StartStatus
+from alpo.core.messages import StartAnswer
 from alpo.core.requests import AppendRun
 
-from ..broken import Broken
+from ..checks import Broken
 from ..stage import Stage
-from .past import Pasts
 from .search import Numbered, State, Step
-from .servers import Outcome, Servers
-from .timeless import Timer
+from .servers import Outcome, Pasts, Servers
+from .state import Timer
 
 _NOTHING = -1
 #: Most questions to missing servers, and bases sent, in one reign.
@@ -91,7 +109,7 @@ class Messages:
         self.servers = Servers(Stage(size, 0, limits=limits), prompt=not bounds.writes)
         self.pasts = Pasts(self.servers.facts, size // 2 + 1)
         self.prelude: list[int] = []  # actions between the start and the first state
-        self.combined: list[State] = []  # several messages in one action: the "hear" of `starts`
+        self.combined: list[State] = []  # several messages in one action: the "hear" of `FirstStarts`
         self._actions: Numbered[Action] = Numbered()
         self._budgets: Numbered[tuple[int, ...]] = Numbered()
         # Worked out once for each pair of numbers.
@@ -112,12 +130,7 @@ class Messages:
     # -- the beginning ----------------------------------------------------------------------------------
 
     def _begin(self, started: bool) -> State:
-        locals: list[int] = []
-        net: list[int] = []
-        for id in self.servers.ids:
-            outcome = self.servers.boot(id)
-            locals.append(outcome.local)
-            net.extend(outcome.sends)
+        locals, net = self.servers.boot()
         if started:
             locals, net = self._start(locals, net), []
         net = list(self._all_sent(tuple(locals), 0, (), tuple(net)))
@@ -127,33 +140,8 @@ class Messages:
 
     def _start(self, locals: list[int], net: list[int]) -> list[int]:
         """Run the first start without faults; then let all live leaders be forgotten."""
-        self._settle(locals, net)
-        return self._quiet(locals)
-
-    def _quiet(self, locals: list[int]) -> list[int]:
-        """Let no server hear a live leader any more."""
-        return [self.servers.forget(id, locals[at]) for at, id in enumerate(self.servers.ids)]
-
-    def _settle(self, locals: list[int], net: list[int]) -> list[int]:
-        """Deliver all messages in ``net``, and those sent in consequence, in order. Returns the messages delivered."""
-        arrived: list[int] = []
-        while True:
-            for at, id in enumerate(self.servers.ids):
-                while self.servers.writes(id, locals[at]):
-                    locals[at] = self._run(self.servers.persist(id, locals[at]), net)
-            if not net:
-                return arrived
-            message = net.pop(0)
-            arrived.append(message)
-            id = self.servers.messages[message].target
-            locals[id - 1] = self._run(self.servers.deliver(id, locals[id - 1], message), net)
-
-    @staticmethod
-    def _run(outcome: Outcome, net: list[int]) -> int:
-        if outcome.broken is not None:
-            raise outcome.broken
-        net.extend(outcome.sends)
-        return outcome.local
+        self.servers.settle(locals, net)
+        return self.servers.quiet(locals)
 
     def _spend(self, budget: int, cost: int) -> int:
         """The number of the budget that is left after ``cost``, or `_NOTHING` if it does not suffice."""
@@ -197,12 +185,7 @@ class Messages:
         locals = (*state[:at], local, *state[at + 1 : size])
         if local != state[at]:
             try:
-                past = self.pasts.after(past, local)
-                for other in range(size):
-                    if other != at:
-                        self.pasts.check_pair(local, locals[other])
-                if not self.bounds.wipes:
-                    self.pasts.check_disks(past, locals)
+                past = self.pasts.moved(past, locals, (at,), disks=not self.bounds.wipes)
             except Broken as broken:
                 return Step(action, None, broken)
         return Step(action, (*locals, past, budget, *self._all_sent(locals, at, net, outcome.sends)))
@@ -308,3 +291,82 @@ def request(number: int) -> AppendRun:
     """Make append number ``number``; each is of a client of its own."""
     client = f"~018bcfe5-6800-7000-8000-{number:012x}"
     return AppendRun(number, client, 0, 1, [(1, b"%d" % number)])
+
+
+FIRST_LEADER = 1
+
+
+class FirstStarts(Messages):
+    """Space of servers without a cluster. ``bounds.timers`` counts repeated questions, and started servers' timers."""
+
+    def __init__(self, bounds: Bounds, size: int = 3) -> None:
+        self._hearing = cache(self._find_hearing)
+        super().__init__(bounds, size, started=False)
+
+    def _deliveries(self, state: State, budget: int, net: State) -> Iterator[Step]:
+        heard: list[dict[int, list[int]]] = [{} for _ in range(self.size)]
+        for message in net:
+            envelope, source, target = self.servers.messages[message]
+            what, local = envelope.message, state[target - 1]
+            if type(what) is StartAnswer and what.status is not StartStatus.STARTED:
+                if not self.servers.facts[local].cluster:
+                    heard[target - 1].setdefault(source, []).append(message)
+                continue
+            for action, outcome in self.arrival(local, message).moves:
+                yield self._step(action, state, target - 1, outcome, budget, net)
+        for at, answers in enumerate(heard):
+            if len(answers) == self.size - 1:
+                done: dict[tuple[int, State], bool] = {}  # most that it may hear comes to the same
+                for each in product(*(answers[source] for source in sorted(answers))):
+                    for action, outcome in self._hearing(state[at], each).moves:
+                        if done.setdefault((outcome.local, outcome.sends), True) or outcome.broken is not None:
+                            done[outcome.local, outcome.sends] = False
+                            yield self._step(action, state, at, outcome, budget, net)
+
+    def _find_hearing(self, local: int, answers: State) -> Arrival:
+        """Work out the effect of hearing one answer of each other server on a server in state ``local``."""
+        servers = self.servers
+        id = servers.messages[answers[0]].target
+        began = local
+        sends: State = ()
+        for message in answers:
+            outcome = servers.deliver(id, local, message)
+            if outcome.broken is not None:
+                break
+            local, sends = outcome.local, tuple(sorted({*sends, *outcome.sends}))
+        if outcome.broken is None and not sends and servers.facts[local].start == servers.facts[began].start:
+            return Arrival([], ())
+        self.combined.append(answers)
+        action = self._actions.number(Action("hear", id, len(self.combined) - 1))
+        return Arrival([(action, Outcome(local, sends, (), outcome.broken))], ())
+
+
+class Replacements(Messages):
+    """Space of a cluster under a leader of term 1, in which ``bounds.wipes`` disks, of any servers, are lost."""
+
+    def __init__(self, bounds: Bounds, size: int = 3) -> None:
+        super().__init__(bounds, size, limits={"table_save_entries": 1})
+
+    def _start(self, locals: list[int], net: list[int]) -> list[int]:
+        """Run the first start and the first election without faults."""
+        locals = super()._start(locals, net)
+        at = FIRST_LEADER - 1
+        locals[at] = self.servers.run(self.servers.time(FIRST_LEADER, locals[at], Timer.CANVASS), net)
+        arrived = self.servers.settle(locals, net)
+        targets = [self.servers.messages[message].target for message in arrived]
+        done = [Action("deliver", target, message) for target, message in zip(targets, arrived, strict=True)]
+        self.prelude = list(map(self._actions.number, [Action("timer", FIRST_LEADER, int(Timer.CANVASS)), *done]))
+        return self.servers.quiet(locals)
+
+    def _timers(self, id: int, local: int) -> list[Timer]:
+        return [timer for timer in super()._timers(id, local) if timer is not Timer.QUESTION]
+
+    def _find_ways(self, id: int, local: int, entries_left: int) -> list[Way]:
+        ways = super()._find_ways(id, local, entries_left)
+        if self.bounds.timers and self.servers.facts[local].leads:
+            for peer in self.servers.ids:
+                if peer != id:
+                    outcome = self.servers.miss(id, local, peer)
+                    if self._within(outcome):
+                        ways.append(Way(self._actions.number(Action("miss", id, peer)), TIMER, outcome))
+        return ways

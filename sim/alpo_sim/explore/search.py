@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from ..broken import Broken
+from ..checks import Broken
 
 #: State of a space as a flat tuple of numbers.
 State: TypeAlias = tuple[int, ...]

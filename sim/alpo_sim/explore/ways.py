@@ -17,17 +17,15 @@ from typing import Any, NamedTuple
 
 from alpo.core.messages import StartAnswer, StartQuestion
 
-from ..actions import Ask, Boot, Clock, Crash, Link, Persist, Serve, Wipe
-from ..broken import Broken
-from ..on_its_way import pattern
+from ..checks import Broken
 from ..replay import Impossible, Replay
 from ..scenario import CORE_ERRORS, CRASHED, Arrive, Deed, Expect, Line, Scenario, Tick, with_origin
-from ..shapes import main_fields, more_fields
-from .messages import Action, Messages, request
+from ..shapes import main_fields, more_fields, pattern
+from ..stage import Ask, Boot, Clock, Crash, Link, Persist, Serve, Wipe
+from .messages import Action, FirstStarts, Messages, request
 from .reigns import Reign, Reigns, Teller
 from .search import State
-from .starts import FirstStarts
-from .timeless import Timer
+from .state import Timer
 
 #: Rate of a clock that almost stands still.
 STILL = 1e-9

@@ -23,14 +23,27 @@ from alpo.core.ready import PeerGone
 from alpo.core.replica import Replica
 from alpo.core.replication import Replication
 
-from .. import connections
+from .. import network
 from ..options import MS, SECOND, Network
 from .fault_plans import behind_in_terms, dead_holder, long_suffix, lost_disk, lost_vote, stale_first
-from .first_starts import Birth, OldAnswers
 from .log import LOST
 from .mutation import Mutation, edit
-from .planned import Once, Repeated, once, repeated
-from .worlds import BUSY, COLLIDING, IDLE, LATER, SLOW, SOUND, planned, world
+from .worlds import (
+    BUSY,
+    COLLIDING,
+    IDLE,
+    LATER,
+    SLOW,
+    SOUND,
+    Birth,
+    OldAnswers,
+    Once,
+    Repeated,
+    once,
+    planned,
+    repeated,
+    world,
+)
 
 
 def _two_stand(w: Once) -> Iterator[int]:
@@ -157,7 +170,7 @@ ELECTIONS = (
             edit(MemberList, "holds", ("member.incarnation == who.incarnation and ", "")),
             edit(MemberList, "is_voter", ("member.incarnation == who.incarnation and ", "")),
             edit(Replication, "progress", ("found.who == who", "found.who.id == who.id")),
-            edit(connections, "is_full", (" and listed == other.me.incarnation", "")),
+            edit(network, "is_full", (" and listed == other.me.incarnation", "")),
         ),
         planned(wipes=1), (*LOST, "one leader a term"), ("guaranteed on a majority", "fully replicated", "steps down"),
         makes=repeated(lost_disk),

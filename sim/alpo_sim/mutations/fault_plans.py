@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..options import MS, SECOND
 from ..writers import NamedWriter, RandomWriter
-from .planned import Repeated
+from .worlds import Repeated
 
 
 def long_suffix(w: Repeated) -> Iterator[int]:

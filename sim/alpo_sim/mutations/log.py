@@ -1,21 +1,57 @@
-"""Mutations of the log: matching, guaranteeing, what servers say of their disks (R11-R18)."""
+"""Mutations of the log: matching, guaranteeing, what servers say of their disks (R11-R18); of marks and of doubts,
+which are conclusions from answers that say less, or more, than is true (R16, R31); and of runs, several appends in one
+entry (R32).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from alpo.core import dispatch
+from alpo.core import dispatch, serving
 from alpo.core.acceptance import Acceptance
 from alpo.core.log import Log, LogClock
-from alpo.core.messages import AppendRequest
+from alpo.core.machine import verdicts
+from alpo.core.machine.journal import JournalledSessions
+from alpo.core.machine.table import SessionState
+from alpo.core.machine.verdicts import SessionTable
+from alpo.core.messages import AppendRequest, CanvassRequest, CopyAnswer
+from alpo.core.ready import Input, Ready
 from alpo.core.replication import Replication
+from alpo.core.settings import Settings
 
+from ..checks import Broken
+from ..host import Host
 from ..options import MS, SECOND, Load, Network
-from .fault_plans import late_completion, leader_falls, lost_acceptance, lost_own_copy, old_acceptances, older_term
+from ..stage import Watcher
+from ..world import World
+from .fault_plans import (
+    late_completion,
+    leader_falls,
+    long_suffix,
+    lost_acceptance,
+    lost_own_copy,
+    old_acceptances,
+    older_term,
+)
 from .mutation import Mutation, edit
-from .planned import Once, Repeated, once, repeated
-from .worlds import BUSY, LATE, LATER, LOSSY, NARROW, ONE_BY_ONE, ORDERED, planned, world
+from .worlds import (
+    BUSY,
+    CROWD,
+    LATE,
+    LATER,
+    LOSSY,
+    NARROW,
+    ONE_BY_ONE,
+    ORDERED,
+    SOUND,
+    Once,
+    Repeated,
+    once,
+    planned,
+    repeated,
+    world,
+)
 
 #: The invariants that may break first when a server holds other entries than it should.
 LOST = ("leader completeness", "one log", "nothing guaranteed expunged", "alarm")
@@ -190,5 +226,161 @@ LOG = (
         "what was lost on its way is never sent again",
         (edit(Acceptance, "_acceptance", ("request.prev_id, self.matched_id,", "request.prev_id, r.log.last_id,")),),
         _CALM, ("no progress",), makes=once(a_tail_of_its_own),
+    ),
+)
+
+
+def marks_of_a_damaged_follower(w: Once) -> Iterator[int]:
+    """A follower does not know yet that its last entry is guaranteed. The entry before that is found damaged, so
+    that the leader counts only what lies before; the follower starts again, hears one heartbeat, and the leader
+    dies."""
+    a, s, c = w.cast()
+    yield from w.waits(lambda: all(r.guaranteed_id > 4 for r in w.replicas()), 4 * SECOND)
+    yield from w.waits(lambda: len({id for r in w.replicas() for id in (r.fully_replicated_id, r.last_id)}) == 1)
+    w.crash(s)
+    w.boot(s)  # the server begins with the marks of its last write
+    w.drops = lambda x: isinstance(x.message, AppendRequest) and x.target.id == s
+    w.set_clock(s, 0.5, 0)
+    term = w.term(a)
+    w.crash(a)
+    yield from w.waits(lambda: w.leads(c, term))
+    leader, follower = w.stage.hosts[c].replica, w.stage.hosts[s].replica
+    if leader is None or leader.leadership is None or follower is None or follower.last_id < 3:
+        w.drops = lambda x: False
+        return
+    w.drops = lambda x: isinstance(x.message, AppendRequest) and (x.target.id == s or bool(x.message.entries))
+    w.set_clock(a, 0.2, 0)
+    w.boot(a)
+    w.damage(s, (follower.last_id - 1,))
+    w.drops = lambda x: isinstance(x.message, CopyAnswer) or (
+        isinstance(x.message, AppendRequest) and bool(x.message.entries)
+    )
+    peer = leader.leadership.peers[s]
+    yield from w.waits(lambda: peer.match_id > 0)
+    w.crash(s)
+    w.boot(s)
+    yield from w.waits(lambda: _heard(w, s))
+    w.crash(c)
+    w.drops = lambda x: isinstance(x.message, CanvassRequest) and x.sender.id == a
+    w.set_clock(s, 1.0, 0)
+    yield 2 * SECOND
+
+
+class _FalseDoubts(Watcher):
+    """Watcher that counts how often leaders say wrongly that a disk has forgotten entries that it acknowledged."""
+
+    def __init__(self, world: World) -> None:
+        self._w = world
+        self.false = 0
+
+    def stepped(self, host: Host, inputs: Sequence[Input], ready: Ready) -> None:
+        for event in ready.events:
+            if event.name in ("store_went_back", "learner_went_back"):
+                other = self._w.stage.hosts[event.fields["member"]]
+                self.false += other.disk_last_id >= event.fields["held_id"]
+
+
+def overtaking(w: Once) -> Iterator[int]:
+    """Requests and answers overtake each other for seconds: a leader often hears a refusal after a later acceptance,
+    and must take it for the old answer that it is. Raises `Broken`."""
+    words = _FalseDoubts(w)
+    w.stage.watchers.append(words)
+    yield 4 * SECOND
+    if words.false:
+        raise Broken("damage", f"{words.false} times a leader said of a sound disk that it has forgotten")
+
+
+def _heard(w: Once, id: int) -> bool:
+    replica = w.stage.hosts[id].replica
+    return replica is not None and replica.acceptance.matched_id > 0
+
+
+
+MARKS = (
+    Mutation(
+        "N10", "R16", "a passive server takes the carried fully replicated mark as it comes",
+        "it is beyond the guaranteed one: a sound server stops itself on winning",
+        (edit(Acceptance, "_take", (
+            "r.set_fully_replicated(request.fully_replicated_id)",
+            "r.fully_replicated_id = max(r.fully_replicated_id, request.fully_replicated_id)",
+        )),),
+        planned(network=SOUND, load=Load(1, 0, 300 * MS), seconds=8), ("alarm", "fully replicated"),
+        makes=once(marks_of_a_damaged_follower),
+    ),
+    Mutation(
+        "P80", "R31", "a doubt that newer acknowledgements have settled goes on",
+        "operators are told of lost disks, again and again, where there are none",
+        (edit(Replication, "on_answer", ("if answer.round >= peer.doubted_round:", "if False:")),
+         edit(Replication, "_doubt", ("answer.last_id >= peer.doubted_id", "False"))),
+        planned(
+            network=Network((100, 9000), 0.0, SECOND, 0.0, 0.0, False), load=BUSY, seconds=8,
+            limits=(("request_bytes_max", 1),),
+        ), ("damage",), makes=once(overtaking),
+    ),
+)
+
+
+#: Load of many quick writers that send several appends at once, and group them anew when they send them again.
+FRAMES = replace(CROWD, frame=6)
+
+RUNS = (
+    Mutation(
+        "S5", "R32", "a run that holds the first serial of a request answers for all of it",
+        "a serial is acknowledged that is not in the log, or with another's LSN",
+        (edit(SessionTable, "_judge_known", ("    if known == count:", (
+            "    if parts and type(parts[0]) is Duplicate:\n"
+            "        lsn = parts[0].lsns[0]\n"
+            "        return [Duplicate(run.serial, list(range(lsn, lsn + count)), parts[0].rests_on)]\n"
+            "    if known == count:"
+        ))),),
+        world(load=FRAMES), ("acknowledged",),
+    ),
+    Mutation(
+        "S6", "R32", "LSNs within a run are counted by serials, not by payloads",
+        "a wrong LSN is told",
+        (
+            edit(verdicts, "offset", ("return nth if starts is None else starts[nth]", "return nth")),
+            edit(serving, "lsns_of", ("if each is None:", "if True:")),
+        ),
+        world(load=FRAMES), ("acknowledged",),
+    ),
+    Mutation(
+        "S7", "R32", "the window forgets a run together with its first serial",
+        "what is in flight is told TOO_OLD",
+        (edit(SessionState, "_over", (
+            "(number := serials_of(slots[over][4])) <= spare", "spare > 0 and (number := serials_of(slots[over][4]))",
+        )),),
+        world(settings=Settings(window=8), load=FRAMES), ("sessions", "equal tables"),
+    ),
+    Mutation(
+        "S8", "R32", "an expunge takes back the last serial of a run alone",
+        "what nobody appended counts as skipped: an append is refused for good that is in the log",
+        (edit(JournalledSessions, "expunge", (
+            "-serials_of(session.slots.pop()[4]))\n            session.last = before",
+            "-serials_of((gone := session.slots.pop())[4]))\n            "
+            "session.last = before if len(gone[4]) == 16 else (session.last[0] - 1, *before[1:])",
+        )),),
+        planned(load=FRAMES), ("refused for good", "acknowledged", "sessions", "exactly once", "no progress", "alarm"),
+        ("equal tables",), makes=repeated(long_suffix),
+    ),
+    Mutation(
+        "S10", "R32", "of a run the first serial's mark alone is compared",
+        "a payload is acknowledged that is not in the log",
+        (edit(SessionTable, "_judge_old", (
+            "same(digest, nth, *run.bodies[at])", "(nth > 0 or same(digest, nth, *run.bodies[at]))",
+        )),),
+        world(load=FRAMES), ("acknowledged",),
+    ),
+    Mutation(
+        "P93", "R32", "what is in flight is counted in entries, not in serials",
+        "more is in flight than is remembered: a retry is told TOO_OLD",
+        (edit(SessionTable, "_room", ("sum(serials_of(slot[4]) for slot in recent)", "len(recent)")),),
+        world(settings=Settings(window=8), load=FRAMES), ("bounds",),
+    ),
+    Mutation(
+        "P95", "R32", "a retry from the middle of a run is compared with the mark of its first serial",
+        "an append is refused for good that is in the log",
+        (edit(SessionTable, "_judge_old", ("same(digest, nth, *run.bodies[at])", "same(digest, 0, *run.bodies[at])")),),
+        world(load=FRAMES), ("refused for good",),
     ),
 )

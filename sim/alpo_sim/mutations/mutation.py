@@ -25,8 +25,7 @@ from ..checks.safety import Safety
 from ..checks.sends import SendChecks
 from ..checks.session_tables import TableChecks
 from ..options import Options
-from ..verdict import Verdict, run_world
-from ..world import World
+from ..world import Verdict, World, run_world
 
 
 @contextmanager

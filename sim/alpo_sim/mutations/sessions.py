@@ -22,8 +22,22 @@ from ..options import MS, SECOND, Load
 from ..writers import NamedWriter
 from .fault_plans import astray, behind, long_suffix, slow_zombie
 from .mutation import Mutation, edit, swap
-from .planned import Once, once, repeated
-from .worlds import CROWD, IDLE, LATE, LATER, NARROW, NEW_NAMES, ORDERED, READING, SAVING, planned, world
+from .worlds import (
+    CROWD,
+    IDLE,
+    LATE,
+    LATER,
+    NARROW,
+    NEW_NAMES,
+    ORDERED,
+    READING,
+    SAVING,
+    Once,
+    once,
+    planned,
+    repeated,
+    world,
+)
 
 
 def _open_with_one_nonce(self: NamedWriter, *, fresh: bool) -> None:
