@@ -71,6 +71,7 @@ WRITTEN = {
     "alpo-sim draw --output": ("draw", "1", "--output", "{bad}.svg"),
     "alpo-sim elections --out": ("elections", "--out", "{below}"),
     "alpo-sim explore --output": ("explore", "--output", "{bad}"),
+    "alpo-sim mutants --output": ("mutants", "--output", "{bad}"),
 }
 #: Linux's numbers of capset(2)'s layout, and of the two rights by which root reads every file.
 _LAYOUT, _CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH = 0x20080522, 1, 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -77,8 +78,11 @@ def test_the_table_says_what_the_commands_say() -> None:
         name: purpose(command.help) for name, command in group.commands.items()
     }
     folder = Path(alpo_sim.commands.__file__).parent
-    modules = {entry.place.partition(":")[0].rpartition(".")[2] for entry in TABLE}
-    assert modules == {file.stem for file in folder.glob("*.py")} - {"__init__", "output"}
+    commands = {
+        f"{file.stem}:{node.name}" for file in folder.glob("*.py") for node in ast.parse(file.read_text("utf-8")).body
+        if isinstance(node, ast.FunctionDef) and "Examples:" in (ast.get_docstring(node) or "")
+    }
+    assert commands == {entry.place.rpartition(".")[2] for entry in TABLE}
 
 
 @pytest.mark.parametrize("words", [[], *([entry.name] for entry in TABLE)], ids=" ".join)

@@ -35,7 +35,7 @@ def mutants(
         int | None, typer.Option("--seeds-max", min=1, help="Worlds after which a mutation counts as not caught.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Write the manual's page of all checks and mutations.")
+        Path | None, typer.Option("--output", "-o", help="Write the manual's page of all checks and mutations.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -52,8 +52,8 @@ def mutants(
     """
     if out is not None:
         if only:
-            raise typer.BadParameter("a page has all mutations; leave --only out", param_hint="--out")
-        a_new_file(out, "--out")
+            raise typer.BadParameter("a page has all mutations; leave --only out", param_hint="--output")
+        a_new_file(out, "--output")
     names = [name.strip() for name in only.split(",") if name.strip()] or list(MUTATIONS)
     unknown = [name for name in names if name not in MUTATIONS]
     if unknown:
