@@ -39,7 +39,7 @@ from alpo.wire.framing import CLUSTER_TOLD, TLS_ONLY_TOLD, FrameError
 
 from .admission import FRAME_BYTES_MOST, OUTBOX_BYTES_MOST, Limits, Silent, frame_bytes
 from .client_connection import Ahead, ClientConnection, Services
-from .digests import INQUIRER
+from .compare import INQUIRER
 from .driver import Driver, wall_ms
 from .link import Body, Link, LinkClosed
 from .peers import Peers, note_timers

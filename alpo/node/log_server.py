@@ -32,9 +32,8 @@ from alpo.wire import requests as w
 from .admission import DiskCare, Limits
 from .backups import Backups, Everyone
 from .client_connection import ClientConnection, Handler
-from .compare import Comparer
+from .compare import Comparer, Digests
 from .counters import Counters, Elections
-from .digests import Digests
 from .driver import Driver, wall_ms
 from .event_log import Recorder
 from .loader import Loader

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from .operations import Admit, Operation, Readmit, Remove, Step
 from .registry import Registry
-from .rows import Damaged, Deposed, NotInitialised, Reject, Rows
-from .view import View, ViewWatch
+from .rows import Damaged, Deposed, NotInitialised, Reject, Rows, View, ViewWatch
 
 __all__ = [
     "Admit", "Damaged", "Deposed", "NotInitialised", "Operation", "Readmit", "Registry", "Reject", "Remove", "Rows",

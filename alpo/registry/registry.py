@@ -28,8 +28,19 @@ from alpo.state.machine import Cell
 from alpo.state.state import State
 
 from .operations import BATCH_MAX, Batch, Operation, Queue
-from .rows import Deposed, Header, NotInitialised, Rows, need_header, need_registry, row_json, rows_of
-from .view import Mirror, View, look
+from .rows import (
+    Deposed,
+    Header,
+    Mirror,
+    NotInitialised,
+    Rows,
+    View,
+    look,
+    need_header,
+    need_registry,
+    row_json,
+    rows_of,
+)
 
 T = TypeVar("T")
 #: Errors after which nobody can tell whether the write is in the log, or will be.

@@ -21,7 +21,7 @@ import alpo
 import alpo.state
 from alpo.errors import AlpoError, NotGuaranteed
 from alpo.registry import Admit, Registry
-from alpo.registry.view import View, ViewWatch
+from alpo.registry.rows import View, ViewWatch
 from alpo.state import State, SyncState
 from alpo.state.recipes import Election, Lock
 from alpo.state.state import Rows

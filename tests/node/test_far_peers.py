@@ -17,7 +17,7 @@ from tls_kit import certificates, security_of
 from alpo import dialling
 from alpo.dialling import Way
 from alpo.node import peers
-from alpo.node.digests import Inquiry, Unusable
+from alpo.node.compare import Inquiry, Unusable
 from alpo.node.security import Security
 
 HOST = "127.0.0.1"
@@ -111,7 +111,7 @@ async def test_names_that_take_long_and_names_of_the_dead(monkeypatch: pytest.Mo
 
 @pytest.mark.trio
 async def test_a_question_to_a_silent_server_ends_with_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("alpo.node.digests.ANSWER_S_MAX", 0.05)
+    monkeypatch.setattr("alpo.node.compare.ANSWER_S_MAX", 0.05)
     with socket.create_server((HOST, 0)) as silent, trio.fail_after(WAIT_S):
         address = f"{HOST}:{silent.getsockname()[1]}"
         with pytest.raises(Unusable, match=f"^{address}: connected, but no hello within 0.05 s"):

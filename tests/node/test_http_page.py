@@ -14,7 +14,7 @@ from visits import visit
 
 from alpo.core import requests as q
 from alpo.core.entries import join_payloads
-from alpo.node.digests import Inquiry
+from alpo.node.compare import Inquiry
 from alpo.node.http import page, site
 from alpo.node.http.page import axis_top, render, state_of
 

@@ -16,10 +16,9 @@ from node_rig import Rig, append, connect, listening_socket, memory_of, random_i
 
 from alpo.core import requests as q
 from alpo.core.entries import Entry, seal
-from alpo.node import compare, digests, threads
+from alpo.node import compare, threads
 from alpo.node.admission import DiskCare
-from alpo.node.compare import Copies
-from alpo.node.digests import Inquiry, Unusable
+from alpo.node.compare import Copies, Inquiry, Unusable
 from alpo.node.host import Host
 from alpo.node.retention import Retention
 from alpo.node.security import Security
@@ -139,7 +138,7 @@ async def test_two_servers_cannot_tell() -> None:
 @pytest.mark.parametrize("most", [3, 1 << 20])
 async def test_answers_that_go_less_far_than_asked(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     """However the log is cut into requests, a difference at any place is found and no other."""
-    monkeypatch.setattr(digests, "IDS_MAX", most)
+    monkeypatch.setattr(compare, "IDS_MAX", most)
     monkeypatch.setattr(compare, "IDS_MAX", 8)
 
     async with rig(3, care=CARE) as r:
@@ -233,7 +232,7 @@ def told(node: Host) -> dict[tuple[int, ...], Any]:
 
 @pytest.mark.trio
 async def test_a_member_that_hangs_or_is_gone_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("alpo.node.digests.ANSWER_S_MAX", 0.2)
+    monkeypatch.setattr("alpo.node.compare.ANSWER_S_MAX", 0.2)
     async with rig(3, care=CARE) as r:
         id = (await filled(r, 10))[-3].id
         for sock in (listening_socket(), None):  # a server that accepts connections and is silent; then none
@@ -308,7 +307,7 @@ NONSENSE: dict[str, list[Any]] = {
 @pytest.mark.parametrize("what", NONSENSE)
 async def test_nonsense_makes_a_member_unusable(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     if None in NONSENSE[what]:
-        monkeypatch.setattr("alpo.node.digests.ANSWER_S_MAX", 0.1)
+        monkeypatch.setattr("alpo.node.compare.ANSWER_S_MAX", 0.1)
 
     sock = trio.socket.from_stdlib_socket(listening_socket())
     async with trio.open_nursery() as nursery:

@@ -13,7 +13,7 @@ from node_rig import WAIT_S, Client, append, connect, founded, memory_of, random
 from alpo.core import requests as q
 from alpo.core.entries import Entry, Kind, seal
 from alpo.core.requests import Code
-from alpo.node import digests
+from alpo.node import compare
 from alpo.node.admission import Limits
 from alpo.node.host import Host
 from alpo.node.retention import Retention
@@ -93,8 +93,8 @@ async def test_what_was_cleaned_is_left_out() -> None:
 async def test_one_request_costs_only_so_much(
     monkeypatch: pytest.MonkeyPatch, name: str, most: int, covers: int
 ) -> None:
-    monkeypatch.setattr(digests, name, most)
-    monkeypatch.setattr(digests, "PIECE_BYTES", 1)
+    monkeypatch.setattr(compare, name, most)
+    monkeypatch.setattr(compare, "PIECE_BYTES", 1)
 
     async with rig() as r:
         client = await founded(r)
@@ -144,7 +144,7 @@ async def test_many_ask_at_once_and_one_digest_is_made_at_a_time(monkeypatch: py
             go_on.wait(WAIT_S)
             return read_on(*args)
 
-        monkeypatch.setattr(digests, "read_on", held_up)
+        monkeypatch.setattr(compare, "read_on", held_up)
         clients = [await connect(r.addresses[0]) for _ in range(5)]
         async with trio.open_nursery() as nursery:
             for one in clients:

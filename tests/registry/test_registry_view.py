@@ -9,7 +9,7 @@ import pytest
 from registry_kit import BACKENDS, NAME, cut, on_cluster, states
 
 from alpo.registry import Admit, Damaged, Registry, Remove, Step, View
-from alpo.registry.view import Mirror
+from alpo.registry.rows import Mirror
 from alpo.state import Expunge, If, Put, State, codec
 from alpo.state.machine import Cell, Machine
 from alpo.testing import Cluster

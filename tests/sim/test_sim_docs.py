@@ -9,10 +9,9 @@ from typer import BadParameter
 
 from alpo_cli.exits import UsageProblem
 from alpo_sim.checks import INVARIANTS
-from alpo_sim.commands.proofs import mutants
+from alpo_sim.commands.proofs import mutants, noticed_in, page
 from alpo_sim.main import TABLE
 from alpo_sim.mutations import MUTATIONS
-from alpo_sim.mutations.page import noticed_in, page
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "simulator.md").read_text()

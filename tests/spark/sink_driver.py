@@ -24,8 +24,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from alpo.spark import committing, configure, ledger
-from alpo.spark.sink import LogStreamWriter
-from alpo.spark.source import AlpoDataSource
+from alpo.spark.source import AlpoDataSource, LogStreamWriter
 
 #: Places within a micro-batch at which a driver can die.
 POINTS = (

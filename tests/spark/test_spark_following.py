@@ -9,7 +9,7 @@ import pytest
 from spark_kit import CLUSTER, FileLog, options
 
 from alpo.spark.origin import SourceError
-from alpo.spark.stream import Follower
+from alpo.spark.source import Follower
 
 LOG = CLUSTER.hex()
 

@@ -24,7 +24,7 @@ from alpo.spark.live import ServerOrigin
 from alpo.spark.options import ReadOptions
 from alpo.spark.origin import DataLoss, Range, SourceError, Stretch
 from alpo.spark.reading import origin_of, rows_of
-from alpo.spark.stream import LogStreamReader
+from alpo.spark.source import LogStreamReader
 
 COUNT = 300
 

@@ -19,7 +19,7 @@ from alpo.spark.columns import ARROW, batch_of
 from alpo.spark.files import FileOrigin
 from alpo.spark.origin import Range, SourceError, Stretch
 from alpo.spark.reading import rows_of
-from alpo.spark.stream import Follower
+from alpo.spark.source import Follower
 from alpo.storage import tables
 
 #: A leader's entry, a single append, a run, a batch, a run with batches in it, a single append.

@@ -14,8 +14,7 @@ from alpo.spark.columns import arrow_schema
 from alpo.spark.ledger import Part, Tag, stage
 from alpo.spark.options import WriteOptions
 from alpo.spark.origin import SourceError
-from alpo.spark.sink import check_columns
-from alpo.spark.source import AlpoDataSource, columns_of
+from alpo.spark.source import AlpoDataSource, check_columns, columns_of
 
 SERVERS = {"servers": "h:1,i:2"}
 

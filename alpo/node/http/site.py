@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import trio
 
 from alpo.addresses import parse_address
-from alpo.node.digests import Inquiry, Unusable
+from alpo.node.compare import Inquiry, Unusable
 from alpo.node.driver import wall_ms
 from alpo.node.pages import OutOfRange
 from alpo.node.reads import NotReady

@@ -41,7 +41,7 @@ from .sight import Mark, Seen, Sight, as_json, line
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup, TaskStatus
 
-    from .terminal import Terminal
+    from .drawing import Terminal
 
 ASK_S = 1.0
 #: Seconds for each step of the way to a server.
@@ -316,8 +316,7 @@ class Show:
 
     async def draw(self) -> None:
         """Draw whenever that is due and the terminal is ours. Raises OSError once the terminal is gone."""
-        from .drawing import Frame
-        from .terminal import LOOK_S
+        from .drawing import LOOK_S, Frame
 
         while True:
             while not self._terminal.foreground():
@@ -335,7 +334,7 @@ class Show:
 
 async def on_terminal(target: Target) -> None:
     """Draw until `q`, Ctrl-C, SIGTERM or the terminal's end."""
-    from .terminal import Terminal
+    from .drawing import Terminal
 
     keys = sys.stdin.fileno() if sys.stdin.isatty() else None
     terminal = Terminal(sys.stdout.fileno(), keys, sys.stdout.encoding)

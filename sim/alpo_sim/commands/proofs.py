@@ -1,12 +1,17 @@
-"""Proofs: `alpo-sim mutants`, every rule broken on purpose; `alpo-sim explore`, all that can happen within bounds."""
+"""Proofs: `alpo-sim mutants`, every rule broken on purpose, and the page of the manual that it writes
+(docs/generated/mutations.md, which a test compares with what is written here); `alpo-sim explore`, all that can happen
+within bounds.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -16,16 +21,53 @@ from rich.table import Table
 from alpo_cli.inputs import a_new_file
 from alpo_cli.output import counted
 
+from ..checks import INVARIANTS
 from ..explore import SPACES, Wanted
 from ..explore.messages import Messages
 from ..explore.reigns import Reigns
 from ..explore.search import Found, search
 from ..explore.ways import NoSchedule, lines, schedule
 from ..mutations import MUTATIONS, Caught, hunts
-from ..mutations.page import Noticed, page
+from ..mutations import Mutation as BrokenRule
 from ..narrate import comments, narrated
 from ..scenario_text import write
 from .output import CORES, Jobs, Mutation, bar, writing
+
+_ROW = re.compile(r"^\| ([A-Z]\d+[a-z]?) \|.*\| ([^|]+) \| ([^|]*) \| (\d+) \|$", re.MULTILINE)
+
+
+class Noticed(NamedTuple):
+    """The check that broke first, in the world of seed ``worlds``."""
+
+    check: str
+    worlds: int
+
+
+def page(noticed: Mapping[str, Noticed]) -> str:
+    """The page, as Markdown. ``noticed``: what noticed each mutation, by its name."""
+    checks = [f"| {name} | {what} |" for name, what in INVARIANTS.items()]
+    mutations = [_row(mutation, noticed[mutation.name]) for mutation in MUTATIONS.values()]
+    return "\n".join((
+        "# Checks and mutations", "",
+        "Made by `alpo-sim mutants -o docs/generated/mutations.md`; see [the simulator](../simulator.md).", "",
+        "## Checks", "",
+        "| check | what holds |", "|---|---|", *checks, "",
+        "## Mutations", "",
+        "*Left out*: checks that would notice sooner, and are switched off so that the harm itself shows.",
+        "*Worlds*: how many seeds (1, 2, 3 …) of the mutation's own world ran until one failed.", "",
+        "| | rule | broken so | what goes wrong | caught by | left out | worlds |", "|---|---|---|---|---|---|---:|",
+        *mutations, "",
+    ))
+
+
+def _row(mutation: BrokenRule, noticed: Noticed) -> str:
+    cells = (mutation.name, mutation.rule, mutation.title, mutation.harm, noticed.check, ", ".join(mutation.blind))
+    return "| " + " | ".join((*cells, str(noticed.worlds))) + " |"
+
+
+def noticed_in(text: str) -> dict[str, Noticed]:
+    """Read back from a page what noticed each mutation."""
+    return {name: Noticed(check, int(worlds)) for name, check, _, worlds in _ROW.findall(text)}
 
 
 def mutants(
