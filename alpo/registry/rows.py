@@ -1,4 +1,4 @@
-"""What a registry holds: `Rows`, an immutable mapping, how they and the header look in the log, and the errors;
+"""The contents of a registry: `Rows`, an immutable mapping, how they and the header look in the log, and the errors;
 `Mirror` keeps header and rows up to date; `View` is what processes see that do not lead, and `ViewWatch` gives one
 after the other.
 
