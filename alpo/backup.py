@@ -4,7 +4,7 @@ Laws:
 
 * The file appears by a rename, whole and synced; until then there is only ``FILE.partial``, which is no backup.
 * A copy that cleaning overtakes is made anew, `TRIES` times in all.
-* Only the first backup loads this module: a client without one needs nothing of a store.
+* The module is of its own: only the first backup loads it, and a client without one needs nothing of a store.
 """
 
 from __future__ import annotations

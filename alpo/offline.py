@@ -5,6 +5,8 @@ For commands, for Spark, and for libraries built on a log. Laws:
 * Nothing is written, and a server that runs on the file is not held up.
 * What is damaged or missing is told by entry, and never taken for the end of the log (R31).
 * What a file can be wrong in is a `StoreError`, whose message is one line and names the file.
+
+A file of its own: it is a public name for the store's inner modules.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Law: no thread is waited for. One that blocks in a pipe, a terminal or a dead disk delays neither a cancellation nor the
 end of the program.
+
+A file of its own: client, commands and backups share it, and it must load nothing.
 """
 
 from __future__ import annotations

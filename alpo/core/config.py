@@ -1,4 +1,7 @@
-"""The configuration of a replica: this server's place in the cluster, timers and limits (rules.md#timers)."""
+"""The configuration of a replica: this server's place in the cluster, timers and limits (rules.md#timers).
+
+A file of its own: servers, simulators and tests fill it, and need nothing else of the core for that.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Server states and their transitions, ranks, and majorities of marks (rules.md#states, rules.md#ranks)."""
+"""Server states and their transitions, ranks, and majorities of marks (rules.md#states, rules.md#ranks).
+
+A file of its own: messages, the wire and every part of the core stand on it.
+"""
 
 from __future__ import annotations
 

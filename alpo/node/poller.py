@@ -6,6 +6,8 @@ Laws:
 
 * The function of a socket is called whenever that can be read, in no particular order, until it is removed.
 * After all functions of a pass, ``after`` is called once. Then other tasks run.
+
+A file of its own: links, peers and routes hold it, and it knows none of them.
 """
 
 from __future__ import annotations

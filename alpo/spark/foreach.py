@@ -1,4 +1,7 @@
-"""Writing from a function given to ``writeStream.foreachBatch``."""
+"""Writing from a function given to ``writeStream.foreachBatch``.
+
+A file of its own: it is imported with `alpo.spark`, which must not load the client.
+"""
 
 from __future__ import annotations
 

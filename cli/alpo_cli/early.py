@@ -7,7 +7,7 @@ Laws:
 * From the command's first step on it raises KeyboardInterrupt as usual (`begin`). A process that ignores SIGINT, or
   handles it in its own way, keeps doing so.
 
-This module has the fewest imports possible: it is imported before all others.
+A file of its own, with the fewest imports possible: it is imported before all others.
 """
 
 from __future__ import annotations

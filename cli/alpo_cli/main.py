@@ -1,4 +1,7 @@
-"""Entry point of `alpo`. `main` imports everything else, so that Ctrl-C is handled before that begins."""
+"""Entry point of `alpo`. `main` imports everything else, so that Ctrl-C is handled before that begins.
+
+A file of its own, for it must begin before anything else is loaded.
+"""
 
 from __future__ import annotations
 

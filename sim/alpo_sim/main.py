@@ -1,4 +1,7 @@
-"""The entry point of `alpo-sim`, and the table of its commands."""
+"""The entry point of `alpo-sim`, and the table of its commands.
+
+A file of its own: help comes from this table and loads no command.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Spread work over processes, results in order."""
+"""Spread work over processes, results in order.
+
+A file of its own: seeds, mutants and the measured elections use it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`alpo certs`: certificates for TLS, made by `certificates`, which clusters for trials use without this."""
+"""`alpo certs`: certificates for TLS, made by `certificates`.
+
+A file of its own: trial clusters make certificates without a command line.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`alpo watch`: the members of a cluster, live. Its help does without the package that does the work."""
+"""`alpo watch`: the members of a cluster, live.
+
+A file of its own: help does without the package that does the work.
+"""
 
 from __future__ import annotations
 

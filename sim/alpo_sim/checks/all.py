@@ -1,4 +1,4 @@
-"""All checks of one stage."""
+"""All checks of one stage. A file of its own: it alone knows every check, and they do not know each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`alpo-sim elections`: how long a cluster is without a leader, beside Raft and the draft of 2012."""
+"""`alpo-sim elections`: how long a cluster is without a leader, beside Raft and the draft of 2012.
+
+A file of its own: only this command may import `alpo_elections`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Common parts of commands: options, mutations by name, progress bars, files that are written."""
+"""Common parts of commands: options, mutations by name, progress bars, files that are written.
+
+A file of its own: the commands share it.
+"""
 
 from __future__ import annotations
 
