@@ -8,12 +8,14 @@ from types import SimpleNamespace
 from typing import Any, cast, get_args
 
 import pytest
+from node_rig import rig
 
 from alpo.core import requests as q
 from alpo.core.requests import Code
-from alpo.node.client_connection import ClientRequests
+from alpo.node.client_connection import APPENDS, ClientRequests
 from alpo.node.security import ALLOWED, Security, TlsConfig, missing_role
 from alpo.secure import first_end_s
+from alpo.testing.connections import ServerEnd
 from alpo.tls import Rights, Tls
 from alpo.wire import requests as w
 from alpo_cli.certificates import make, server_leaf
@@ -39,9 +41,30 @@ def test_what_is_not_named_is_for_admins_alone(kind: type, role: str) -> None:
     assert missing_role(Rights("CN=x"), kind).split(" or ")[-1] == "admin"
 
 
-def test_every_kind_of_request_is_known() -> None:
+#: Requests that no other role than `admin` may make.
+ADMINS_ALONE = {
+    q.Initialise, q.DropSession, q.ListSessions, q.Trim, q.ChangeMember, q.Transfer, q.ChangeSettings, q.DropCursor,
+    w.Backup, w.GiveBack, w.AcceptClocks,
+}
+
+
+def test_somebody_has_decided_who_may_make_each_request() -> None:
     assert len(REQUESTS) == len(set(REQUESTS)) > 20
-    assert set.union(*ALLOWED.values()) < set(REQUESTS)
+    allowed = ALLOWED["append"] | ALLOWED["read"]
+    assert ADMINS_ALONE.isdisjoint(allowed), "of these say who may make them: in ALLOWED, or here"
+    assert {kind.__name__ for kind in REQUESTS} == {kind.__name__ for kind in ADMINS_ALONE | allowed}
+
+
+@pytest.mark.trio
+async def test_somebody_answers_each_request() -> None:
+    """A request without a handler goes to the core, which knows none but its own."""
+    simulated = ServerEnd(cast(Any, SimpleNamespace(
+        server=1, to_server=SimpleNamespace(), world=SimpleNamespace(stage=SimpleNamespace(hosts={1: None})),
+    ))).handlers
+    async with rig(1) as r:
+        for where, handlers in (("Host.handlers", r.nodes[0].handlers), ("alpo.testing's ServerEnd", simulated)):
+            left = set(REQUESTS) - set(get_args(q.Request)) - set(APPENDS) - set(handlers)
+            assert not left, f"no handler in {where} for {[kind.__name__ for kind in left]}"
 
 
 class Out:
