@@ -267,7 +267,7 @@ async def test_a_retry_by_hand_needs_no_right_to_read(monkeypatch: pytest.Monkey
         with pytest.raises(alpo.SerialExpected) as caught:
             await log.append_by_hand([b"x"], client="n", serial=9)
         assert caught.value.expected == 1
-        told = iter([CUT, Code.SERIAL_EXPECTED, Code.SERIAL_EXPECTED])
+        told = iter(list[str | Code]([CUT, Code.SERIAL_EXPECTED, Code.SERIAL_EXPECTED]))
         c.script = lambda server, append: next(told, TAKE) if isinstance(append, Append) else TAKE
         assert (await log.append_by_hand([b"x"], client="n", serial=1)).lsn == 1
 
