@@ -4,8 +4,10 @@ Laws:
 
 * Code that waits on a `Clock`, and draws its random numbers from there, also works in a simulated cluster, where time
   is virtual and every run can be repeated (`alpo.testing`).
-* Between two tries there is a pause, at first a short one or none, then twice as long each time, up to a bound.
-* A try has a time of its own, twice as long each time: a server that is slow is not asked for ever without an answer.
+* `retried`, of requests to servers: the pauses between tries begin with none and are twice as long each time, up to a
+  bound (`Pauses`). A try has a time of its own, twice as long each time: a server that is slow is not asked for ever
+  without an answer.
+* `patiently`, of calls that have waited already: the pauses are all the same, and a call keeps the time that it has.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from alpo.errors import AlpoError
 from .reasons import PASSING
 
 T = TypeVar("T")
-#: The first pause that is none, and the longest, in seconds.
+#: The first pause that is longer than 0, and the longest, in seconds.
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.01, 0.25
 #: Seconds that a server may take over its first try.
 ATTEMPT_S = 1.0

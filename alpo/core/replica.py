@@ -8,7 +8,7 @@ Laws:
 * If an invariant breaks, the step returns a `Ready` with an alarm and nothing else: the server stops.
 
 The parts: `election` (R1-R10), `acceptance` (R12-R16), `cleaning` (R18-R20), `snapshots` (R27), `handover` (R28),
-`first_start` (R29), `damage` (R31), `disk_space`, and while it leads a `reign`. This module holds the state that
+`first_start` (R29), `damage` (R31), `disk_space`, and while it leads a `Reign`. This module holds the state that
 they share, and changes it; the parts see it as `shared.Shared`.
 """
 

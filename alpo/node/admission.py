@@ -131,7 +131,6 @@ def frame_bytes(settings: Settings) -> int:
     return frame_bytes_max(settings.batch_bytes_max)
 
 
-
 #: Handshakes of one host that compute, or are next, at a time.
 _AT_ONCE = 2
 
@@ -179,7 +178,6 @@ class Silent:
             del host.links[link]
             if not host.links:
                 del self._hosts[name]
-
 
 
 #: Seconds of unused rate that a client may use at once.

@@ -1,12 +1,14 @@
 """Work beside the event loop: in a thread, in a process that may be out of threads for a while; and at a rate that
 keeps the latency of appends (passes over the log, and bulk reads).
 
-Beside appends, bulk reads get small pages at a bounded rate; while no appends come, large pages at full speed. Laws of
-threads:
+Laws of threads:
 
 * Work that no thread can be started for waits until one can: a server goes on without it, and does not end.
 * An error of the work itself goes to the caller.
 * The log says it once for each time that threads were lacking.
+
+Law of the rate: beside appends, bulk reads get small pages at a bounded rate; while no appends come, large pages at
+full speed.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ __all__ = ["append_batch", "configure"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `configure`, and PySpark with it, when first used: Spark itself imports this package in every worker."""
+    """Import `configure` when first used: Spark itself imports this package in every worker."""
     if name == "configure":
         from .java import configure
 

@@ -16,9 +16,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark.sql import SparkSession
+if TYPE_CHECKING:  # only whoever gives a builder has Spark
+    from pyspark.sql import SparkSession
 
 JAVA_MIN = 17
 _VERSION_S = 20.0

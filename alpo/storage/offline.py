@@ -215,7 +215,6 @@ class Source:
         # `read` says what is wrong, and where
         return columns if columns.ids else Columns.of(self.read(first_id, end_id))
 
-
     def _sound(self, page: list[Entry]) -> int:
         """Number of sound entries at the front of ``page``. Raises `DamagedStore` if the first is not."""
         for at, entry in enumerate(page):

@@ -19,7 +19,6 @@ import typer
 
 from alpo import __version__
 from alpo.addresses import SERVER_DEFAULT, AddressError, parse_address, parse_dialled, parse_servers
-from alpo.core.entries import CLIENT_BYTES_MAX, created_ms
 from alpo.errors import TlsError, Unavailable
 from alpo.tls import NAME_DEFAULT, tls_given
 
@@ -211,6 +210,8 @@ def check_dialled(address: str, where: str) -> None:
 
 def check_client(name: str, where: str) -> None:
     """Raise UsageProblem if ``name`` cannot be a client's name or a random client's id."""
+    from alpo.core.entries import CLIENT_BYTES_MAX, created_ms  # with OpenSSL, which most commands do without
+
     try:
         size = len(name.encode())
     except UnicodeEncodeError:  # bytes of the command line that are not UTF-8

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import anyio
 import pytest
-from fake_cluster import CUT, TAKE, TAKE_CUT, TAKE_MUTE, fake_cluster, until
+from fake_cluster import CUT, TAKE, TAKE_CUT, TAKE_MUTE, FakeServer, fake_cluster, until
 
 import alpo
 from alpo.core.requests import Code
+from alpo.wire.requests import Append, RequestRefused
 
 pytestmark = pytest.mark.anyio
 
@@ -253,6 +254,22 @@ async def test_retry_by_hand() -> None:
         random = await log.append_by_hand([b"r"], client="~018bcfe5-6be9-7cc8-b85e-116d6884b4b4", serial=1)
         assert random.epoch == 0
     assert all(a.by_hand for _, a in c.appends)
+
+
+async def test_a_retry_by_hand_needs_no_right_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a server that expects another serial still leads is seen by a read, which a certificate for appends alone
+    may not make: then its word stands, as long as no earlier try may have been appended."""
+    async def refused(server: FakeServer, stream: Any, ask: Any) -> None:
+        await server._send(stream, RequestRefused(ask.request, Code.NO_RIGHT, 0, 0, "", "it takes the role read"))
+
+    monkeypatch.setattr(FakeServer, "_read", refused)
+    async with fake_cluster() as c, alpo.connect(c.addresses) as log:
+        with pytest.raises(alpo.SerialExpected) as caught:
+            await log.append_by_hand([b"x"], client="n", serial=9)
+        assert caught.value.expected == 1
+        told = iter(list[str | Code]([CUT, Code.SERIAL_EXPECTED, Code.SERIAL_EXPECTED]))
+        c.script = lambda server, append: next(told, TAKE) if isinstance(append, Append) else TAKE
+        assert (await log.append_by_hand([b"x"], client="n", serial=1)).lsn == 1
 
 
 async def test_operators_requests() -> None:

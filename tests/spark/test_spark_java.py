@@ -134,3 +134,18 @@ def test_doctor_finds_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not facts["pyarrow"].ok and facts["pyarrow"].says == "17.0.1; it must be 18 or newer"
     assert not facts["java"].ok and not facts["python"].ok
     assert facts["java"].do == "pip install 'alpo[spark-jre]'"
+
+
+@pytest.mark.parametrize("command", [("alpo_cli.main", "alpo", "spark", "doctor"),
+                                     ("alpo_cli.pipeline.main", "alpo-pipeline", "doctor")])
+def test_the_report_needs_no_spark(command: tuple[str, ...]) -> None:
+    """It is for machines on which Spark is not installed yet."""
+    module, *words = command
+    text = (
+        f"import sys; sys.modules['pyspark'] = None; sys.argv = {[*words, '--json']!r}\n"
+        f"from {module} import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+    checks = [json.loads(line)["check"] for line in done.stdout.splitlines()]
+    assert {"pyspark", "java", "python", "data source"} <= set(checks)

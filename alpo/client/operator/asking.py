@@ -1,4 +1,5 @@
-"""Have a server answer an operator's request, which is repeated until it is answered or its time is up.
+"""Have a server answer an operator's request, which is repeated until it is answered or its time is up; and `Asking`,
+on which a `Log`'s calls of this kind stand, those of the other modules here.
 
 Law: nothing here needs the tasks behind a `Log`; each call dials, asks and is done.
 """

@@ -7,6 +7,7 @@ is only called known when it is.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -188,9 +189,10 @@ class _ByHand:
         answer = await self._send(connection)
         if isinstance(answer, w.AppendRefused) and answer.code == Code.SERIAL_EXPECTED:
             # This is no verdict, and a leader that was deposed without noticing may say so: only a real leader answers
-            # a read.
-            await answered(self._servers, connection, probe_read, w.Page)
-            answer = await self._send(connection)
+            # a read. (A server that does not let this client read is not told from it.)
+            with suppress(Refused):
+                await answered(self._servers, connection, probe_read, w.Page)
+                answer = await self._send(connection)
             if isinstance(answer, w.AppendRefused) and answer.code == Code.SERIAL_EXPECTED and not self.maybe:
                 text = f"serial {self._serial} is above the next, {answer.number}"
                 raise SerialExpected(text, expected=answer.number)

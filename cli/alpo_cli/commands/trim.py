@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from alpo.client.operator.files import FileSpace
     from alpo.client.servers import Servers
 
+
 async def look(log: alpo.Log, before: int, force: bool) -> tuple[range, list[str]]:
     """Simulate a trim: the LSNs that it would delete, and the cursors that it would drop. Raises what the trim
     would raise."""

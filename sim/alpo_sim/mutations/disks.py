@@ -46,7 +46,6 @@ _CLEANED = world(
 )
 
 
-
 def _damage_beyond(w: Once) -> Iterator[int]:
     """Two entries of a follower's are damaged, one that the others have cleaned and one that they have not; no copies
     come."""

@@ -295,7 +295,6 @@ def _heard(w: Once, id: int) -> bool:
     return replica is not None and replica.acceptance.matched_id > 0
 
 
-
 MARKS = (
     Mutation(
         "N10", "R16", "a passive server takes the carried fully replicated mark as it comes",
