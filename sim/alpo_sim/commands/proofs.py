@@ -6,7 +6,6 @@ within bounds.
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -32,8 +31,6 @@ from ..mutations import Mutation as BrokenRule
 from ..narrate import comments, narrated
 from ..scenario_text import write
 from .output import CORES, Jobs, Mutation, bar, writing
-
-_ROW = re.compile(r"^\| ([A-Z]\d+[a-z]?) \|.*\| ([^|]+) \| ([^|]*) \| (\d+) \|$", re.MULTILINE)
 
 
 class Noticed(NamedTuple):
@@ -63,11 +60,6 @@ def page(noticed: Mapping[str, Noticed]) -> str:
 def _row(mutation: BrokenRule, noticed: Noticed) -> str:
     cells = (mutation.name, mutation.rule, mutation.title, mutation.harm, noticed.check, ", ".join(mutation.blind))
     return "| " + " | ".join((*cells, str(noticed.worlds))) + " |"
-
-
-def noticed_in(text: str) -> dict[str, Noticed]:
-    """Read back from a page what noticed each mutation."""
-    return {name: Noticed(check, int(worlds)) for name, check, _, worlds in _ROW.findall(text)}
 
 
 def mutants(
