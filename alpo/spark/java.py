@@ -18,7 +18,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-if TYPE_CHECKING:  # only whoever gives a builder has Spark
+if TYPE_CHECKING:  # Spark may be missing: the report needs none
     from pyspark.sql import SparkSession
 
 JAVA_MIN = 17

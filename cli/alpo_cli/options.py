@@ -210,7 +210,7 @@ def check_dialled(address: str, where: str) -> None:
 
 def check_client(name: str, where: str) -> None:
     """Raise UsageProblem if ``name`` cannot be a client's name or a random client's id."""
-    from alpo.core.entries import CLIENT_BYTES_MAX, created_ms  # with OpenSSL, which most commands do without
+    from alpo.core.entries import CLIENT_BYTES_MAX, created_ms  # loads OpenSSL
 
     try:
         size = len(name.encode())

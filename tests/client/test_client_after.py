@@ -229,6 +229,7 @@ async def test_a_cancelled_one_is_not_sent() -> None:
     async with fake_cluster() as c, alpo.connect(c.addresses) as log:
         c.script = lambda server, append: TAKE_MUTE
         first = log.append_nowait(b"a", timeout_s=1.0)
+        await until(lambda: c.payloads)
         with anyio.move_on_after(0.05):
             await log.append(b"b", expect_last=1)
         c.script = lambda server, append: TAKE

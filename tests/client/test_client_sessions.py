@@ -257,8 +257,8 @@ async def test_retry_by_hand() -> None:
 
 
 async def test_a_retry_by_hand_needs_no_right_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether a server that expects another serial still leads is seen by a read, which a certificate for appends alone
-    may not make: then its word stands, as long as no earlier try may have been appended."""
+    """A read shows whether a server that expects another serial still leads. A certificate for appends alone may not
+    read: then the server's word stands, as long as no earlier try may have been appended."""
     async def refused(server: FakeServer, stream: Any, ask: Any) -> None:
         await server._send(stream, RequestRefused(ask.request, Code.NO_RIGHT, 0, 0, "", "it takes the role read"))
 

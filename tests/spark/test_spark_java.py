@@ -139,7 +139,7 @@ def test_doctor_finds_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("command", [("alpo_cli.main", "alpo", "spark", "doctor"),
                                      ("alpo_cli.pipeline.main", "alpo-pipeline", "doctor")])
 def test_the_report_needs_no_spark(command: tuple[str, ...]) -> None:
-    """It is for machines on which Spark is not installed yet."""
+    """The report is for machines on which Spark is not installed yet."""
     module, *words = command
     text = (
         f"import sys; sys.modules['pyspark'] = None; sys.argv = {[*words, '--json']!r}\n"
