@@ -76,7 +76,9 @@ class Changes:
         """The time of the next step, monotonic seconds: in a heartbeat while a change is under way, when an address may
         be changed again, or an earlier request is refused; else infinity."""
         r = self._r
-        busy = self.pending is not None or self.newcomers.sending or r.members.latest.learners
+        busy = self.pending is not None or self.newcomers.transfers or r.members.latest.learners
+        if not busy and not self.addresses_changed and not self._earlier:
+            return float("inf")
         due_s = [r.now_s + r.cfg.heartbeat_s] if busy else []
         if self.addresses_changed:
             due_s += [each_s for each_s in self._next_address_s.values() if each_s > r.now_s]
@@ -86,10 +88,12 @@ class Changes:
 
     def advance(self) -> None:
         """Append the next MEMBERS entry if it may be now; give up an operator's change that has waited too long."""
-        self.newcomers.tick(self.pending.id if self.pending is not None else None)
+        newcomers = self.newcomers
+        if self._r.now_s >= newcomers.ask_again_s or newcomers.transfers:
+            newcomers.tick(self.pending.id if self.pending is not None else None)
         if self.pending is not None and self._r.now_s >= self._pending_ends_s:
             self._give_up(self._waits_for(advise=True))
-        if self._r.now_s >= self._refuse_s:
+        if self._earlier and self._r.now_s >= self._refuse_s:
             self._refuse_earlier()
         busy = self.pending is not None or self._lost or self.addresses_changed or self._r.members.latest.learners
         if not busy or not self.may_change:

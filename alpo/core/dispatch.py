@@ -14,7 +14,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import messages as m
@@ -75,14 +75,16 @@ def _on_received(r: Parts, received: Received) -> None:
             return
     if kind not in m.START_ONLY and (not r.first_start.started or envelope.cluster != r.out.cluster):
         return
-    if kind in m.ANSWERS and not r.members.latest.holds(envelope.sender):
+    sender = envelope.sender
+    listed = r.members.latest.holds(sender)
+    if kind in m.ANSWERS and not listed:
         return
     if isinstance(message, m.SnapshotPart):
-        r.installing.on_part(envelope.sender, envelope.cluster, message)
-    elif r.first_start.started and kind not in m.START_ONLY and _is_out(r, envelope.sender):
-        r.out.send(envelope.sender, m.Retired())
+        r.installing.on_part(sender, envelope.cluster, message)
+    elif not listed and kind not in m.START_ONLY and _is_out(r, sender):
+        r.out.send(sender, m.Retired())
     elif not (kind in m.ASKS_FOR_VOTES and (r.damage.binds or r.disks.hangs)):
-        _MESSAGES[kind](r, envelope.sender, message)
+        _MESSAGES[kind](r, sender, message)
 
 
 def _is_out(r: Parts, sender: Identity) -> bool:
@@ -128,10 +130,12 @@ def _stop(r: Parts, each: Stop) -> None:
         r.hand_over(0, None)
 
 
-def _append_run(r: Parts, run: AppendRun) -> None:
+def append_runs(r: Parts, runs: Sequence[AppendRun]) -> None:
+    """Take appends that came one behind the other: a leader appends them in groups."""
     if r.reign is not None:
-        r.reign.serving.append_run(run)
-    else:
+        r.reign.serving.append_runs(runs)
+        return
+    for run in runs:
         r.not_leader(run)
 
 
@@ -232,7 +236,7 @@ _MESSAGES: dict[type, Callable[[Parts, Identity, Any], None]] = {
 _ASK = _at_leader(lambda reign, each: reign.reads.ask(each))
 
 INPUTS: dict[type, Callable[[Parts, Any], None]] = {
-    AppendRun: _append_run,
+    AppendRun: lambda r, each: append_runs(r, [each]),
     Received: _on_received,
     Persisted: _on_persisted,
     Loaded: _on_loaded,
@@ -291,7 +295,7 @@ def can_wait(r: Parts, item: Input) -> bool:
         if reign is not None:
             return reign.replication.mark_with(stable_id) <= r.guaranteed_id
         return r.state is State.PASSIVE and r.guaranteed_id <= r.log.stable_id
-    if type(item) is Received and reign is not None:
+    if type(item) is Received and reign is not None and type(item.envelope.message) is m.AppendAnswer:
         changing = reign.changes.pending is not None
         return reign.replication.can_wait(item.envelope.sender, item.envelope.message, changing=changing)
     return False

@@ -141,6 +141,10 @@ class Election:
             return min(self.cycle.ends_s, self.cycle.ask_again_s)
         if not self._r.may_stand:
             return NEVER_S
+        return self._canvass_s()
+
+    def _canvass_s(self) -> float:
+        """The time of the next canvass, if this server may stand then."""
         return self.round.ends_s if self.round is not None else self.timer_s
 
     def tick(self) -> None:
@@ -153,7 +157,7 @@ class Election:
                 self.canvass_within_h()
             elif r.now_s >= self.cycle.ask_again_s:
                 self._ask()
-        elif r.state is State.PASSIVE and r.may_stand and r.now_s >= self.deadline_s():
+        elif r.state is State.PASSIVE and r.now_s >= self._canvass_s() and r.may_stand:
             self.canvass()
 
     # -- canvass (R2) -----------------------------------------------------------------------------------

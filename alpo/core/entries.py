@@ -389,6 +389,21 @@ def seal_appends(
     return entries
 
 
+def seal_group(
+    appends: Sequence[tuple[str, int, int, tuple[int, bytes]]], first_id: int, term: int, time_ms: int, first_lsn: int
+) -> list[Entry]:
+    """The sealed DATA entries of single appends, (client, epoch, serial, (count, body)) each."""
+    pack, new, id, lsn = HEADER.pack, tuple.__new__, first_id, first_lsn
+    entries: list[Entry] = []
+    for client, epoch, serial, (count, body) in appends:
+        digest = blake2b(body, digest_size=DIGEST_BYTES).digest() if count == 1 else body_digest(count, body)
+        check = crc32(pack(id, term, _DATA, time_ms, serial, epoch, lsn, count) + digest + client.encode())
+        entries.append(new(Entry, (id, term, _DATA, time_ms, client, serial, epoch, lsn, count, digest, body, check)))
+        id += 1
+        lsn += count
+    return entries
+
+
 def _groups(bodies: Sequence[tuple[int, bytes]]) -> Iterator[Sequence[tuple[int, bytes]]]:
     """Split appends into those that become one entry each."""
     begin = size = 0

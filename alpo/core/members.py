@@ -80,7 +80,7 @@ class MemberList:
 
     def holds(self, who: Identity) -> bool:
         """True if this very incarnation is listed and not removed."""
-        member = self.get(who.id)
+        member = self._by_id.get(who.id)
         return member is not None and member.incarnation == who.incarnation and member.role != Role.GONE
 
     def is_voter(self, who: Identity) -> bool:
@@ -155,7 +155,8 @@ class Members(Versions[MemberList]):
     """The member lists that may be in force: the newest one known guaranteed, and every later one.
 
     ``latest``: the newest of all, by which this server acts (R27); ``i_vote``: True if that list has this server as a
-    voter; ``may_stand``: True if any list here has. All three are computed when lists change.
+    voter; ``may_stand``: True if any list here has; ``latest_id``: the id of the entry that made the latest list, 0 for
+    the first one. All are computed when lists change.
     """
 
     UNSOUND = "is no member list"
@@ -169,11 +170,6 @@ class Members(Versions[MemberList]):
         a body of another shape."""
         if entry.kind == Kind.MEMBERS:
             self.add(entry.id, MemberList.from_plain(parse_body(entry).get("members")))
-
-    @property
-    def latest_id(self) -> int:
-        """The id of the entry that made the latest list; 0 for the first list."""
-        return self._stack[-1][0]
 
     def other_voters(self) -> tuple[Member, ...]:
         """The voters of the latest list but this server."""
@@ -202,7 +198,7 @@ class Members(Versions[MemberList]):
         return "VOTING"
 
     def _derive(self) -> None:
-        self.latest = self.head
+        self.latest_id, self.latest = self._stack[-1]
         self.i_vote = self.latest.is_voter(self.me)
         # A leader that removed itself and crashed must be able to stand: perhaps no other server may (R27).
         self.may_stand = any(members.is_voter(self.me) for _, members in self._stack)

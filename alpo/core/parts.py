@@ -36,6 +36,7 @@ class Reign:
     ) -> None:
         self._r = shared
         self._disks = disks
+        self._damage = damage
         self.replication = Replication(shared, damage)
         self.reads = Reads(shared, self.replication, self._judge)
         self.serving = Serving(shared, disks, self.replication, self.reads)
@@ -53,27 +54,29 @@ class Reign:
     def tick(self) -> None:
         """Do what is due by time: heartbeats, and stepping down when a majority is silent (R15), which ends the
         reign."""
-        self.replication.tick()
+        if self._r.now_s >= self.replication.quiet_until_s:
+            self.replication.tick()
 
     def advance(self) -> None:
         """Do what follows from all inputs of a step together: changes, reads, handovers, then sending. May end the
         reign."""
+        r = self._r
         self.changes.advance()
-        self.reads.advance()
-        self._disks.advance(self.replication)
-        if self._r.state is State.LEADER:
+        if self.reads.waiting:
+            self.reads.advance()
+        if self._disks.room or self._damage.ids or r.log.writes:
+            self._disks.advance(self.replication)
+        if r.state is State.LEADER:
             self.replication.flush()
-            self._leave_if_removed()
+            if not r.members.i_vote and r.members.latest_id <= r.guaranteed_id:
+                self._leave()
 
     def deadline_s(self) -> float:
         return min(self.replication.deadline_s(), self.changes.deadline_s())
 
-    def _leave_if_removed(self) -> None:
-        """Hand over to the best heir and become passive, once the entry that removes this leader is guaranteed
-        (R27)."""
+    def _leave(self) -> None:
+        """Hand over to the best heir and become passive: the entry that removes this leader is guaranteed (R27)."""
         r = self._r
-        if r.members.i_vote or r.members.latest_id > r.guaranteed_id:
-            return
         best = next(iter(self.replication.heirs()), None)
         if best is not None:
             r.out.send(best.who, HandOver(r.term))

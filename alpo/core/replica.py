@@ -26,7 +26,7 @@ from .config import ReplicaConfig
 from .damage import Damage
 from .disk import Base, Boot, TableSave
 from .disk_space import Disks
-from .dispatch import INPUTS, can_wait
+from .dispatch import INPUTS, append_runs, can_wait
 from .election import Election
 from .entries import DamagedEntry, Entry, Kind, json_body
 from .first_start import FirstStart
@@ -151,7 +151,9 @@ class Replica:
 
     @property
     def may_stand(self) -> bool:
-        return self.members.may_stand and not (self.retired or self.damage.binds or self.disks.hangs)
+        if self.retired or (self.damage.first_id and self.damage.binds) or (self.log.writes and self.disks.hangs):
+            return False
+        return self.members.may_stand
 
     @property
     def asked_id(self) -> int:
@@ -205,21 +207,32 @@ class Replica:
         self.now_s, self.wall_ms = max(now_s, self.now_s), wall_ms
         self.out.begin()
         try:
+            runs: list[AppendRun] = []
             for each in inputs:
+                if type(each) is AppendRun:
+                    runs.append(each)
+                    continue
+                if runs:
+                    append_runs(self, runs)
+                    runs = []
                 INPUTS[type(each)](self, each)
+            if runs:
+                append_runs(self, runs)
             return self._finish()
         except InvariantBroken as broken:
             return Ready(alarm=str(broken), lost=isinstance(broken, StoreWentBack))
 
     def _finish(self) -> Ready:
         """Do what is due by time, and what follows from all inputs together; close the step with at most one write."""
-        self.disks.tick()
+        if self.log.writes or self.disks.slow_since_s is not None:
+            self.disks.tick()
         self._at_work().tick()
-        self.damage.tick()
+        if self.now_s >= self.damage.ask_s:
+            self.damage.tick()
         may_stop = self.handover is not None and self.handover.advance(self.leadership)
         if self.reign is not None:
             self.reign.advance()
-        base = self.cleaning.take_base()
+        base = self.cleaning.take_base() if self.cleaning.base is not None else None
         if base is not None and self.reign is not None:
             self.reign.replication.cleaned(base.id)
         table = table_save(self, base)
@@ -229,17 +242,19 @@ class Replica:
         if ready.write is not None:
             self.log.handed_to_disk(ready.write.number, ready.write.bodies_bytes, self.now_s)
         ready.may_stop = may_stop
-        ready.deadline_s = min(self._at_work().deadline_s(), self.damage.ask_s, self.disks.deadline_s())
+        ready.deadline_s = min(self._at_work().deadline_s(), self.damage.ask_s)
+        if self.log.writes:
+            ready.deadline_s = min(ready.deadline_s, self.disks.deadline_s())
         if self.handover is not None:
             ready.deadline_s = min(ready.deadline_s, self.handover.deadline_s())
         check_cheap(self)
         return ready
 
     def _at_work(self) -> FirstStart | Reign | Election:
-        """The part whose timers count: the first start, the reign of a leader, or the election."""
-        if not self.first_start.started:
-            return self.first_start
-        return self.reign if self.reign is not None else self.election
+        """The part whose timers count: the reign of a leader, the election, or the first start."""
+        if self.reign is not None:
+            return self.reign
+        return self.election if self.first_start.started else self.first_start
 
     # -- passive, candidate, leader ---------------------------------------------------------------------
 

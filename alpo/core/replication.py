@@ -149,11 +149,13 @@ class Replication:
         self.peers: dict[int, Progress] = {}
         self._voters: list[Progress] = []  # the voters among ``peers``
         self._replicas: list[Progress] = []  # the voters and learners among ``peers``
+        self._sent: AppendRequest | None = None  # the last one: peers at the same place get the same, encoded once
         self._own_stable_id = shared.log.stable_id
         self._own_moved_s = shared.now_s  # time when our disk last owed nothing, or finished a write
         self.marks_due_s = float("inf")  # monotonic seconds at which a raised mark is sent alone
-        #: The time before which `tick` has nothing to do, monotonic seconds.
-        self.quiet_until_s = 0.0
+        #: The time before which `tick` has nothing to do, and the one before which no heartbeat is due: monotonic
+        #: seconds, as of the last `tick`. What is sent and heard since then only makes both later.
+        self.quiet_until_s = self.heartbeat_due_s = 0.0
         self.sync_members()
 
     def sync_members(self) -> None:
@@ -168,7 +170,7 @@ class Replication:
                 peer.parting_until_s = peer.parting_until_s or r.now_s + PARTING_TIMEOUTS * r.cfg.election_timeout_s
             else:
                 del self.peers[id]
-        self.quiet_until_s = r.now_s
+        self.quiet_until_s = self.heartbeat_due_s = r.now_s
         for id, member in wanted.items():
             if id not in self.peers:
                 self.peers[id] = Progress(member.identity, r.log.last_id + 1, r.now_s)
@@ -262,18 +264,23 @@ class Replication:
 
     def _send(self, peer: Progress, prev_id: int, entries: list[Entry], round: int) -> None:
         r = self._r
-        prev_term = r.log.term_at(prev_id)
-        assert prev_term is not None
         if round:  # a mark alone gets no answer, and does not show whether the peer lives
             peer.asked_s = r.now_s
         peer.sent_guaranteed_id = r.guaranteed_id
         # A removed member gets no mark: it would conclude that its disk forgot entries that it never had (R31).
         fully_id = r.fully_replicated_id if peer.parting_until_s is None else 0
         peer.sent_fully_id = fully_id
-        r.out.send(
-            peer.who,
-            AppendRequest(r.term, prev_id, prev_term, r.guaranteed_id, fully_id, round, entries),
-        )
+        last = self._sent
+        if (
+            last is None or not entries or last.entries is not entries or last.prev_id != prev_id
+            or last.guaranteed_id != r.guaranteed_id or last.fully_replicated_id != fully_id or last.round != round
+        ):
+            prev_term = r.log.term_at(prev_id)
+            assert prev_term is not None
+            last = self._sent = AppendRequest(
+                r.term, prev_id, prev_term, r.guaranteed_id, fully_id, round, entries
+            )
+        r.out.send(peer.who, last)
 
     def heartbeat(self, peer: Progress) -> None:
         """Send a heartbeat: it asks whether the peer's log matches at ``base_id``, and carries the newest read
@@ -311,10 +318,10 @@ class Replication:
         self.quiet_until_s = self._next_tick_s()
 
     def _next_tick_s(self) -> float:
-        """The time before which `tick` has nothing to do, monotonic seconds: what is sent and heard until then only
-        makes it later."""
+        """The time before which `tick` has nothing to do, monotonic seconds. Notes when the next heartbeat is due."""
         r, cfg = self._r, self._r.cfg
         due_s = [peer.asked_s + cfg.heartbeat_s for peer in self.peers.values()]
+        self.heartbeat_due_s = min(due_s, default=float("inf"))
         due_s += [peer.parting_until_s for peer in self.peers.values() if peer.parting_until_s is not None]
         since_s = [max(peer.heard_s, peer.sending_s) for peer in self._voters]
         since_s = [each_s for each_s in since_s if each_s > r.now_s - cfg.election_timeout_s]
@@ -328,11 +335,9 @@ class Replication:
                 del self.peers[id]
 
     def deadline_s(self) -> float:
-        """The time at which the next heartbeat or mark is due, monotonic seconds; infinity without peers."""
-        if not self.peers:
-            return float("inf")
-        due = min([p.asked_s for p in self.peers.values()]) + self._r.cfg.heartbeat_s
-        return max(min(due, self.marks_due_s), self._r.now_s)
+        """The time at which a heartbeat may be due, or a mark is, monotonic seconds; infinity without peers."""
+        due_s = self.heartbeat_due_s if self.heartbeat_due_s < self.marks_due_s else self.marks_due_s
+        return due_s if due_s > self._r.now_s else self._r.now_s
 
     def heard_majority(self) -> bool:
         """True if a majority of voters, this server included, was heard within an election timeout, or was being sent a
@@ -437,9 +442,12 @@ class Replication:
                 peer.took(answer.match_id, r.came_s)
                 # a peer with a damaged entry may count less than it holds (R31)
                 peer.base_id = max(peer.base_id, r.log.base_id)
-                if answer.conflict_id <= r.log.last_id and peer.wrote(answer.conflict_id, r.came_s):
+                if 0 < answer.conflict_id <= r.log.last_id and peer.wrote(answer.conflict_id, r.came_s):
                     peer.waiting_since_s = r.now_s
+                before = r.guaranteed_id
                 self.count()
+                if r.guaranteed_id > before and next(iter(self.peers)) != sender.id:
+                    self.peers = {sender.id: peer, **self.peers}  # it was the quickest: it is sent to first
         elif peer.matched and answer.last_id < peer.match_id:
             self._doubt(peer, answer)
         elif peer.probing and answer.prev_id == peer.base_id == r.log.base_id > 0:
@@ -490,36 +498,34 @@ class Replication:
         mark = self.mark_with(r.log.stable_id)
         if mark > r.guaranteed_id and mark >= self.first_id:
             r.set_guaranteed(mark)
-        if r.members.latest_id <= r.guaranteed_id:
-            low = min([self._damage.sound(r.log.stable_id), *map(_MATCH_ID, self._replicas)])
-            r.set_fully_replicated(low)
+        low = min(map(_MATCH_ID, self._replicas), default=r.log.last_id)
+        if low > r.fully_replicated_id and r.members.latest_id <= r.guaranteed_id:
+            r.set_fully_replicated(min(low, self._damage.sound(r.log.stable_id)))
 
     def mark_with(self, stable_id: int) -> int:
         """The last id that a majority has accepted, if our own copy is on disk up to ``stable_id``."""
         marks = list(map(_MATCH_ID, self._voters))
         if self._r.members.i_vote:
-            stable_id = self._damage.sound(stable_id)
-            marks.append(stable_id)
+            marks.append(self._damage.sound(stable_id) if self._damage.first_id else stable_id)
         return majority_mark(marks)
 
-    def can_wait(self, sender: Identity, message: object, *, changing: bool) -> bool:
-        """True if ``message`` is an acceptance that changes nothing: its entries are guaranteed, the peer has been sent
+    def can_wait(self, sender: Identity, answer: AppendAnswer, *, changing: bool) -> bool:
+        """True if ``answer`` is an acceptance that changes nothing: its entries are guaranteed, the peer has been sent
         all entries, and it reports neither another state of its disk nor that it is stopping (see `dispatch.can_wait`).
         ``changing``: a change of the members waits for heartbeats' answers.
         """
-        r, peer = self._r, self.progress(sender)
+        r = self._r
+        if answer.match_id > r.guaranteed_id or not answer.ok or answer.term != r.term:
+            return False
+        peer = self.progress(sender)
         settled = len(self._voters) == len(self.peers) and not changing
         return (
-            type(message) is AppendAnswer
-            and message.ok
-            and message.term == r.term
-            and message.match_id <= r.guaranteed_id
-            and (settled or message.prev_id < message.match_id)
+            (settled or answer.prev_id < answer.match_id)
             and peer is not None
             and peer.matched
             and peer.next_id > r.log.last_id
-            and message.room is peer.room
-            and message.stopping is peer.stopping
+            and answer.room is peer.room
+            and answer.stopping is peer.stopping
         )
 
     def entry_time_ms(self) -> int:

@@ -24,11 +24,11 @@ Laws of appends:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from .disk_space import Disks
-from .entries import Kind, lsns_of, seal_appends
+from .entries import Kind, lsns_of, seal_appends, seal_group
 from .machine.verdicts import (
     Accept,
     DropNow,
@@ -80,15 +80,13 @@ class Reads:
         self._judge = judge
         self._new: list[Asking] = []
         self._asked: tuple[int, list[Asking]] | None = None  # (guaranteed id noted, requests) of the round under way
-
-    @property
-    def waiting(self) -> bool:
-        """True if any request waits for a round."""
-        return bool(self._new or self._asked)
+        #: True if any request waits for a round.
+        self.waiting = False
 
     def ask(self, request: Asking) -> None:
         """Have ``request`` wait for the next round that begins."""
         self._new.append(request)
+        self.waiting = True
 
     def advance(self) -> None:
         """Begin a round if requests wait for one, end the one that a majority answered, and answer its reads."""
@@ -107,6 +105,7 @@ class Reads:
             self._replication.begin_round()
             if self._answered():  # a single voter needs no other's answer
                 self.advance()
+        self.waiting = bool(self._new or self._asked)
 
     def _answered(self) -> bool:
         r = self._r
@@ -151,6 +150,34 @@ class Serving:
         return len(self._waiting)
 
     # -- appends ----------------------------------------------------------------------------------------
+
+    def append_runs(self, runs: Sequence[AppendRun]) -> None:
+        """Judge runs of appends (R21) that came together, append those that are new, and answer them all, at once or
+        later. Neighbours of different clients that bring one new append each become a group, which is appended at
+        once: the work for one more of them is small."""
+        r, at = self._r, 0
+        while at < len(runs):
+            count = r.sessions.group(runs, at, r.guaranteed_id) if r.serves else 0
+            if count:
+                self._append_group(runs[at : at + count])
+            else:
+                self.append_run(runs[at])
+            at += count or 1
+
+    def _append_group(self, group: Sequence[AppendRun]) -> None:
+        r = self._r
+        if why_not := self._disks.why_not(self._replication):
+            for run in group:
+                r.out.reply(Refused(run.origin, run.client, run.serial, 1, Code.NO_SPACE, detail=why_not))
+            return
+        appends = [(run.client, run.epoch, run.serial, run.bodies[0]) for run in group]
+        entries = seal_group(
+            appends, r.log.last_id + 1, r.term, self._replication.entry_time_ms(), r.log.next_lsn
+        )
+        self.inflight_bytes += r.append_entries(entries)
+        for run, entry in zip(group, entries, strict=True):
+            reply = Appended(run.origin, run.client, run.serial, range(entry.lsn, entry.lsn + 1), False)
+            self._waiting.append(Waiting(entry.id, reply, True, len(entry.body)))
 
     def append_run(self, run: AppendRun, *, confirmed: bool = False) -> None:
         """Judge a run of appends (R21), append those that are new, and answer them all, at once or later.

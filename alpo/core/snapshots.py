@@ -203,11 +203,6 @@ class Newcomers:
         ids = [id for id, peer in self._replication.peers.items() if self._silent(peer)]
         return sorted({*ids, wanted_id}) if wanted_id is not None else ids
 
-    @property
-    def sending(self) -> bool:
-        """True while a snapshot is on its way to some learner."""
-        return bool(self.transfers)
-
     def tick(self, wanted_id: int | None) -> None:
         """Ask silent members, and server ``wanted_id`` (the one that an operator's change is about; None: there is no
         change), every heartbeat. Repeat transfers that got no answer."""

@@ -33,7 +33,7 @@ CASES: dict[str, tuple[int, str, Patch]] = {
     "opens are never answered": (
         19, "no progress", edit(Serving, "open_session", ("if isinstance(verdict, OpenAgain):", "if False:"))),
     "the fastest peer is everybody": (
-        2, "fully replicated", edit(Replication, "count", ("low = min([", "low = max(["))),
+        2, "fully replicated", edit(Replication, "count", ("low = min(", "low = max("))),
     "a member list upon another": (
         15, "members", edit(Changes, "may_change", (" >= r.members.latest_id", ""))),
     "a member list before the reign has begun": (

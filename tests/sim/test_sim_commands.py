@@ -19,7 +19,7 @@ from alpo_sim.commands.worlds import world_of
 from alpo_sim.main import TABLE, app
 
 FULL = Path("/dev/full")
-M3 = ["1", "--mutation", "M3", "--limit-s", "1"]
+M3 = ["3", "--mutation", "M3", "--limit-s", "1"]
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import NamedTuple, TypeAlias
 
 from alpo.core.entries import created_ms, json_body, offset, same, serials_of, valid_name
@@ -121,6 +122,22 @@ class SessionTable(SessionState):
         if session is None:
             return self._judge_unknown(run, next_id, guaranteed_id)
         return self._judge_known(session, run, next_id, guaranteed_id)
+
+    def group(self, runs: Sequence[AppendRun], at: int, guaranteed_id: int) -> int:
+        """The number of ``runs``, from place ``at`` on, that are single new appends of different clients with room for
+        all: `judge` would accept each of them as it is, after those before it."""
+        sessions, clients = self._sessions, set[str]()
+        room = min(self.settings.window, self.settings.window_total) - self._flying_above(guaranteed_id)
+        for run in islice(runs, at, at + max(room, 0)):
+            session = sessions.get(run.client)
+            if (
+                session is None or run.serial != session.last[0] + 1 or run.epoch != session.opened[0]
+                or run.serial > SERIAL_MAX or len(run.bodies) != 1 or run.expect_last is not None
+                or run.client in clients
+            ):
+                break
+            clients.add(run.client)
+        return len(clients)
 
     def _room(self, session: Session | None, wanted: int, guaranteed_id: int) -> int:
         """The number of the ``wanted`` new serials that may be appended now: all that are not guaranteed must stay

@@ -164,7 +164,7 @@ def stop_clocks(host: Host) -> None:
         write.handed_s = NOW_S
     leadership = r.leadership
     if leadership is not None:
-        leadership.began_s = leadership.quiet_until_s = NOW_S
+        leadership.began_s = leadership.quiet_until_s = leadership.heartbeat_due_s = NOW_S
         if leadership.marks_due_s != NEVER_S:
             leadership.marks_due_s = LATER_S
         for peer in leadership.peers.values():
@@ -213,8 +213,12 @@ LEFT_OUT = {
         "tail_bytes_max", "_run_ids", "_tail_bytes", "_groups", "_slices", "writing_bytes",  # derived, or caches
         "last_time_ms",  # no time passes
     ),
-    "Members": ("me", "latest", "i_vote", "may_stand", "_other_voters", "_other_replicas"),  # derived
-    "Replication": ("began_s", "_voters", "_replicas", "quiet_until_s", "_own_moved_s", "_own_stable_id"),
+    "Members": ("me", "latest", "latest_id", "i_vote", "may_stand", "_other_voters", "_other_replicas"),  # derived
+    "Replication": (
+        "began_s", "quiet_until_s", "heartbeat_due_s", "_own_moved_s", "_own_stable_id",
+        "_voters", "_replicas", "_sent",  # derived, or a cache
+    ),
+    "Reads": ("waiting",),  # derived
     "Changes": ("addresses_changed", "_next_address_s", "_told_lost"),  # nobody moves; what events tell
     "Newcomers": ("ask_again_s",),
     "Progress": ("asked_s", "waiting_since_s", "moved_s", "sending_s", "sent_fully_id", "in_flight_bytes"),

@@ -182,7 +182,7 @@ LOG = (
     Mutation(
         "P8", "R13", "the leader's own copy counts before its fsync",
         "an entry is called guaranteed that a majority's disks do not hold",
-        (edit(Replication, "mark_with", ("marks.append(stable_id)", "marks.append(self._r.log.last_id)")),),
+        (edit(Replication, "mark_with", ("else stable_id)", "else self._r.log.last_id)")),),
         planned(), LOST, ("guaranteed on a majority",),
         makes=repeated(lost_own_copy),
     ),

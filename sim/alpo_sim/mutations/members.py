@@ -330,7 +330,7 @@ MEMBERS = (
     Mutation(
         "N6", "R18", "the fully replicated mark moves while a member list is not guaranteed",
         "a member that was to be taken out, and was not, can never be caught up",
-        (edit(Replication, "count", ("if r.members.latest_id <= r.guaranteed_id:", "if True:")),),
+        (edit(Replication, "count", (" and r.members.latest_id <= r.guaranteed_id", "")),),
         planned(network=SOUND, load=BUSY, seconds=6, clean_every_us=10 * MS), ("no progress", "alarm"),
         ("fully replicated", "cleaned too early"), makes=once(removed_in_vain),
     ),
@@ -376,7 +376,7 @@ MEMBERS = (
     Mutation(
         "P64", "R28", "a leader that was taken out goes on leading",
         "the cluster is led by a server that is none of it",
-        (swap(Reign, "_leave_if_removed", lambda reign: None),),
+        (swap(Reign, "_leave", lambda reign: None),),
         _CALM, ("steps down",), makes=once(takes_out_the_leader),
     ),
     Mutation(

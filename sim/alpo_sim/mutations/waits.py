@@ -361,6 +361,6 @@ HANGS = (
     Mutation(
         "H6", "R34", "a server whose disk hangs canvasses, and takes a handover",
         "it stands, and is silent until its disk moves: its vote is lost to the others",
-        (edit(Replica, "may_stand", (" or self.disks.hangs", "")),), _HUNG, ("hung disk",),
+        (edit(Replica, "may_stand", (" or (self.log.writes and self.disks.hangs)", "")),), _HUNG, ("hung disk",),
     ),
 )
