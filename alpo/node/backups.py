@@ -61,7 +61,7 @@ class Everyone:
         self._scrubber = scrubber
         self._moved = trio.Event()
         self._seen_id = 0
-        driver.after_step.append(self._look)
+        driver.after_mark.append(self._look)
 
     def begin(self, client: ClientConnection, ask: w.AwaitReplicated) -> None:
         """Start one wait; its answer goes to ``client``."""

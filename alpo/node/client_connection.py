@@ -77,9 +77,7 @@ class Ahead:
         self._turn = trio.Lock()
         self._number = 0
         self._requests = 0
-        self._waits = False
         self._changed = trio.Event()
-        driver.after_step.append(self._notice)
 
     def wants(self, request: Appends) -> bool:
         """True if these appends should go ahead by `post`."""
@@ -166,16 +164,13 @@ class Ahead:
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Wait for the condition, which is looked at after each step and each block that is held somewhere."""
+        self._driver.after_step.append(self._wake)
         try:
             while not condition():
-                self._waits, self._changed = True, trio.Event()
+                self._changed = trio.Event()
                 await self._changed.wait()
         finally:
-            self._waits = False
-
-    def _notice(self) -> None:
-        if self._waits:
-            self._changed.set()
+            self._driver.after_step.remove(self._wake)
 
     def _wake(self) -> None:
         self._changed.set()

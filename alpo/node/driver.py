@@ -5,8 +5,8 @@ Laws:
 * Only `pump` calls `Replica.step`. A step takes everything that was posted, so work is done per group.
 * `Ready.send` leaves before the write is handed to the writer. `Ready.send_after_write` is encoded and goes to the
   writer with the write: the thread that commits sends it once the commit is done (R14), without waiting for the loop.
-* A leader's lone small write, behind which nothing waits, is committed in the event loop's own thread, if the writer
-  can.
+* A lone small write, behind which nothing waits, is committed in the event loop's own thread, if the writer can. While
+  writes are lone, the poller waits for the sockets itself, and keeps the time of the replica's deadlines meanwhile.
 * Writes are handed over at the end of the event loop's pass, when it is about to release the GIL: a thread woken
   earlier would only wait for the GIL, and take a processor meanwhile.
 * The writer reports by a number that every step reads first; it wakes the driver only if something waits for it.
@@ -26,6 +26,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from operator import is_not
 from typing import Any, Protocol, cast
 
 import structlog
@@ -142,6 +143,8 @@ class Driver(trio.abc.Instrument):
         self._deadline_s = math.inf
         self._timer = trio.CancelScope()
         self._armed_s = math.inf  # when the timer goes off
+        self._polled = False  # the poller keeps time, and not the timer
+        self._scheduled = 0  # tasks that became able to run since the event loop last had nothing to run
         self._wake = trio.Event()
         #: The error that stopped the driver; `on_failure` is called when it is set.
         self.failure: BaseException | None = None
@@ -152,8 +155,14 @@ class Driver(trio.abc.Instrument):
         self.on_mended: Callable[[Sequence[int]], None] = lambda ids: None
         #: Tasks that wait for `full` to end.
         self.room = trio.lowlevel.ParkingLot()
-        #: Called after every step. The node adds what watches the replica.
+        #: Called after every step; after one that has moved a mark of the log; after one that has changed the member
+        #: list, the settings, who leads, or the server that an operator's change is about. All are called when such a
+        #: change is seen. The node adds what watches the replica.
         self.after_step: list[Callable[[], None]] = []
+        self.after_mark: list[Callable[[], None]] = []
+        self.after_change: list[Callable[[], None]] = []
+        self._seen_marks: tuple[object, ...] = ()
+        self._seen: tuple[object, ...] = ()
         #: Set once the replica may leave (R28).
         self.may_stop = trio.Event()
         self.steps = self.inputs = 0
@@ -245,6 +254,26 @@ class Driver(trio.abc.Instrument):
         if self._was_full and not self.full:
             self._was_full = False
             self.room.unpark_all()
+        self._notify()
+
+    def _notify(self) -> None:
+        """Call those who watch what this step has changed."""
+        replica = self.replica
+        log, reign = replica.log, replica.reign
+        marks = replica.guaranteed_id, replica.fully_replicated_id, log.stable_id, log.generation
+        seen = (
+            reign, replica.members.latest, replica.settings, replica.out.cluster,
+            reign.changes.pending if reign is not None else None,
+        )
+        changed = any(map(is_not, seen, self._seen)) or not self._seen
+        if changed or marks != self._seen_marks:
+            self._seen_marks = marks
+            for notice in self.after_mark:
+                notice()
+        if changed:
+            self._seen = seen
+            for notice in self.after_change:
+                notice()
         for notice in self.after_step:
             notice()
 
@@ -271,13 +300,12 @@ class Driver(trio.abc.Instrument):
             self.on_mended([entry.id for entry in write.mended])
 
     def _is_lone(self, write: Write) -> bool:
-        """True if this server leads, the write is a single small entry and little else, and everything before it is
-        guaranteed: nothing else is under way. (Measured: followers that did so too took the gain away again.)"""
+        """True if the write is a single small entry and little else, and everything before it is guaranteed: nothing
+        else is under way."""
         entry = write.entries[0]
         alone = write.table is None and write.base is None and write.install is None and write.expunge_from is None
         return (
             alone and len(write.entries) == 1 and entry.id - 1 <= self.replica.guaranteed_id and not write.mended
-            and self.replica.reign is not None
             and self.replica.inflight_bytes <= write.bodies_bytes <= _LONE_BYTES_MAX
         )
 
@@ -302,8 +330,14 @@ class Driver(trio.abc.Instrument):
             for write, after in writes:
                 self._submit(write, after)
 
+    def task_scheduled(self, task: trio.lowlevel.Task) -> None:
+        """Count a task that can run now. Called by Trio."""
+        self._scheduled += 1
+
     def before_io_wait(self, timeout: float) -> None:
         """Hand the writes over: nothing is left to run in the event loop's present pass. Called by Trio."""
+        if timeout > 0:
+            self._scheduled = 0
         if self._writes:
             try:
                 self._hand_over()
@@ -330,9 +364,8 @@ class Driver(trio.abc.Instrument):
     def _hear_writer(self) -> None:
         if self._durable > self._persisted:
             self._persisted = self._durable
-            report = Persisted(self._persisted)
-            self._urgent = self._urgent or not self.replica.can_wait(report)
-            self._inbox.insert(0, report)  # ahead of later inputs, so that a heartbeat's answer tells of it
+            # ahead of later inputs, so that a heartbeat's answer tells of it
+            self._inbox.insert(0, Persisted(self._persisted))
             while self._awaited and self._awaited[0][0] <= self._persisted:
                 self._awaited.pop(0)[1].set()
 
@@ -360,6 +393,8 @@ class Driver(trio.abc.Instrument):
         earlier time, or when it would soon go off much too early; later never by a step that ``wrote``, since appends
         come often, and a timer that goes off too early is set anew."""
         self._deadline_s, armed_s = deadline_s, self._armed_s
+        if self._polled:
+            return
         if deadline_s < armed_s:
             self._wake_by(deadline_s)
         elif not wrote and deadline_s > armed_s and armed_s - self.now_s < max(_SOON_S, (deadline_s - armed_s) / 2):
@@ -370,6 +405,31 @@ class Driver(trio.abc.Instrument):
         at_s = max(deadline_s, math.ceil(self.now_s / _GRAIN_S) * _GRAIN_S)
         if at_s < self._armed_s:
             self._timer.deadline = self._armed_s = at_s
+
+    # -- what the poller asks ---------------------------------------------------------------------------
+
+    def take_group(self) -> None:
+        """Step what the poller's sockets have brought, at once. The poller keeps time from now until `go_on`."""
+        self._polled = True
+        self.kick(at_once=True)
+
+    def patience_s(self) -> float:
+        """Seconds for which the poller may wait while the event loop stands still; 0 if another task can run, or has
+        to be woken, or if more than one client appends."""
+        if self._lone_writes <= _LONE_WRITES or self._scheduled > 1 or self._report_wanted or self.failure is not None:
+            return 0.0
+        if self._writes:
+            self._hand_over()
+        return self._deadline_s - self.clock_s()
+
+    def go_on(self) -> None:
+        """Do what is due by time, and set the timer: the event loop goes on."""
+        self._polled = False
+        if self.clock_s() >= self._deadline_s:
+            self.post(Tick())
+            self.pump()
+        elif self._deadline_s < self._armed_s:
+            self._wake_by(self._deadline_s)
 
     async def run(self) -> None:
         """Step what was collected while a write was under way. Run in a task of its own, with `keep_time` in

@@ -158,7 +158,7 @@ class Host:
         self.driver, self.replica = self.log.driver, self.log.replica
         self.driver.on_failure = self._ended.set
         configured = {c.id: c.address for c in self._cfg.configured}
-        self.poller = Poller(after=functools.partial(self.driver.kick, at_once=True))
+        self.poller = Poller(self.driver)
         self.peers = Peers(self.us, self.driver, self.poller, self.routes, configured, self.security)
         self.listener = Listener(
             self.us, self.driver, self.poller, self.routes, self.peers, self, self.limits, self.security

@@ -201,7 +201,7 @@ class Listener:
 
     async def run(self, listening: socket.socket) -> None:
         """Accept and serve until cancelled."""
-        self._driver.after_step.append(self._follow_settings)
+        self._driver.after_mark.append(self._follow_settings)
         say_again_s = 0.0
         async with trio.open_nursery() as nursery:
             while True:

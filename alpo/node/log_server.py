@@ -46,6 +46,9 @@ from .threads import in_thread
 
 #: Share of the election timeout beyond which a commit or checkpoint is a `slow_fsync` event.
 SLOW_SHARE = 0.25
+#: Share of it up to which the event loop's thread commits by itself, by the time of the last commit: meanwhile nobody
+#: is answered.
+QUICK_SHARE = 0.05
 
 
 class WriterLike(Protocol):
@@ -61,7 +64,7 @@ class WriterLike(Protocol):
 
     def note(self, event: EventRow) -> None: ...
 
-    def watch(self, slow_s: float, slow: Slow, full: Callable[[], None]) -> None: ...
+    def watch(self, slow_s: float, slow: Slow, full: Callable[[], None], *, quick_s: float = ...) -> None: ...
 
     def give_back(self) -> None: ...
 
@@ -126,10 +129,11 @@ class LogServer:
         self.cleaner = Cleaner(driver, store, retention, lambda: writer.stats.mean_commit_ms / 1000)
         self.disk = DiskWatch(driver, store, writer.stats, care.low_water_bytes)
         writer.watch(
-            self._slow_s, functools.partial(self._slow, token), functools.partial(soon, token, self.disk.look_soon)
+            self._slow_s, functools.partial(self._slow, token), functools.partial(soon, token, self.disk.look_soon),
+            quick_s=QUICK_SHARE * cfg.election_timeout_s,
         )
         self.comparer = Comparer(driver, store, care, security)
-        driver.after_step.append(Guaranteed(self.replica, driver.counters).notice)
+        driver.after_mark.append(Guaranteed(self.replica, driver.counters).notice)
         self.pulse = Pulse(driver)
         #: Handlers of the requests that the core does not answer, by their types.
         self.handlers: Mapping[type, Handler] = {

@@ -280,7 +280,7 @@ class Reads:
         """Begin to serve; helper tasks run in ``nursery``."""
         self._nursery = nursery
         nursery.start_soon(self._look_through_later)
-        self._driver.after_step.append(self._notice)
+        self._driver.after_mark.append(self._notice)
 
     def begin(self, client: ClientConnection, ask: w.Read | w.ReadColumns) -> None:
         """Start one read; its answer goes to ``client``."""
@@ -475,7 +475,7 @@ class Reads:
                 del self._pollers[event]
 
     def _notice(self) -> None:
-        """Wake pollers if the readable end has moved; called after every step."""
+        """Wake pollers if the readable end has moved; called after every step that has moved a mark."""
         self._bulk.notice(self._replica.log.last_id, self._driver.now_s)
         self._traces.follow(self._replica.log, self._replica.readable_id)
         if self._pollers and self._replica.readable_id != self._looked_at and not self._looking:

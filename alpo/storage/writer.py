@@ -4,9 +4,8 @@ write that nothing else waits for may be committed in the thread that submits it
 Laws:
 
 * One thread uses the store at a time: the one that has the *turn*, a lock.
-* `Writer.commit_here` commits only if every write before is on disk and the disk has been quick: a thread that must not
-  wait is held up by one slow commit, and not by the next.
-
+* `Writer.commit_here` commits only if every write before is on disk and the last commit was quick: a thread that must
+  not wait is held up by one slow commit, and not by the next.
 * Writes reach the store in the order they were submitted. After the commit that covers them ``after`` of each is
   called, in that order, then `done` once; never before.
 * One commit holds at most `COMMIT_BYTES_MAX` of bodies and `COMMIT_ENTRIES_MAX` entries, plus one write.
@@ -45,8 +44,6 @@ COMMIT_ENTRIES_MAX = 20_000
 #: A commit of more entries is one of a series, even if the queue is empty at its end.
 LULL_ENTRIES_MAX = 16
 IDLE_S = 1.0
-#: Moving average of recent commits up to which `Writer.commit_here` commits.
-QUICK_MS = 2.0
 #: Commits by `Writer.commit_here` after which the thread sees whether a checkpoint is due.
 TIDY_COMMITS = 64
 #: Seconds between two attempts while the disk is full.
@@ -109,7 +106,7 @@ class Writer:
         self._failed = failed
         self._queue: SimpleQueue[tuple[Write, After, float] | _Wake | None] = SimpleQueue()
         self._notes: deque[EventRow] = deque(maxlen=PENDING_MAX)
-        self._slow_s = math.inf
+        self._slow_s = self._quick_s = math.inf
         self._slow: Slow = _tell_nobody
         self._full: Callable[[], None] = _nothing
         self._stopped = False
@@ -133,7 +130,7 @@ class Writer:
         """Commit a write in the calling thread, the one that submits; False if nothing was done, and it must be
         submitted: other writes are not on disk yet, the disk is slow or full, or the thread has the turn. Raises
         `StoreError`, after which nothing more is written."""
-        if self._submitted != self._committed or self._stopped or self.stats.mean_commit_ms > QUICK_MS:
+        if self._submitted != self._committed or self._stopped or self.stats.last_commit_ms > self._quick_s * 1000:
             return False
         if not self._turn.acquire(blocking=False):
             return False
@@ -171,11 +168,12 @@ class Writer:
         if not self._stopped:
             self._queue.put(_Wake.WHEN_IDLE)
 
-    def watch(self, slow_s: float, slow: Slow, full: Callable[[], None]) -> None:
+    def watch(self, slow_s: float, slow: Slow, full: Callable[[], None], *, quick_s: float = math.inf) -> None:
         """Set callbacks, called by whoever has the turn: ``slow`` after a commit or checkpoint that took longer than
-        ``slow_s``, ``full`` when a commit begins to wait for disk space."""
+        ``slow_s``, ``full`` when a commit begins to wait for disk space; and ``quick_s``, the longest time of the last
+        commit after which `commit_here` commits."""
         self._slow, self._full = slow, full
-        self._slow_s = slow_s
+        self._slow_s, self._quick_s = slow_s, quick_s
 
     def give_back(self) -> None:
         """Have the store return all its free space to the file system, while writes go on; never blocks."""

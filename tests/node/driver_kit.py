@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
+
+import trio
 
 from alpo.core.disk import Write
 from alpo.core.entries import Kind, seal
@@ -38,6 +41,9 @@ class Told:
         self.reign: Any = None
         self.serves = True
         self.waits: tuple[type, ...] = ()
+        self.fully_replicated_id, self.settings = 0, None
+        self.log = SimpleNamespace(stable_id=0, generation=0)
+        self.members, self.out = SimpleNamespace(latest=None), SimpleNamespace(cluster=b"")
 
     @property
     def ticks(self) -> int:
@@ -97,3 +103,18 @@ class Recorder:
             if after is not None:
                 after()
         self.driver.durable(number)
+
+
+class Passes:
+    """The user of a poller that never lets it wait by itself. ``then``: called after each group."""
+
+    clock_s = staticmethod(trio.current_time)
+
+    def __init__(self, then: Callable[[], None] = lambda: None) -> None:
+        self.take_group = then
+
+    def patience_s(self) -> float:
+        return 0.0
+
+    def go_on(self) -> None:
+        """Do nothing: nothing is due."""

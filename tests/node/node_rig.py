@@ -66,7 +66,7 @@ class HeldWriter:
         self._store.note([event])
         self._store.checkpoint(Rest.IDLE)
 
-    def watch(self, slow_s: float, slow: Slow, full: Callable[[], None]) -> None:
+    def watch(self, slow_s: float, slow: Slow, full: Callable[[], None], *, quick_s: float = math.inf) -> None:
         self.slow_s, self.slow, self.full = slow_s, slow, full
 
     def release(self) -> None:

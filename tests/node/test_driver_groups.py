@@ -13,12 +13,16 @@ from alpo.core.requests import AppendRun
 from alpo.node import driver as driver_module
 
 
+def leading() -> SimpleNamespace:
+    return SimpleNamespace(serving=SimpleNamespace(unanswered=0), changes=SimpleNamespace(pending=None))
+
+
 @pytest.mark.trio
 async def test_lone_writes_in_a_row_are_committed_here_and_others_by_the_writer() -> None:
     replica = Told()
     rec = Recorder(replica)
     rec.commits_here = True
-    replica.reign = SimpleNamespace(serving=SimpleNamespace(unanswered=0))
+    replica.reign = leading()
 
     def append(id: int, *more: int) -> str:
         """Step a write of these entries; everything before it is guaranteed. Return the committing thread's name."""
@@ -39,7 +43,7 @@ async def test_lone_writes_in_a_row_are_committed_here_and_others_by_the_writer(
     replica.inflight_bytes = 100
     assert append(40) == "writer", "others are under way"
     replica.inflight_bytes, replica.reign = 0, None
-    assert [append(id) for id in range(50, 50 + 2 * lone)] == ["writer"] * 2 * lone, "no leader"
+    assert [append(id) for id in range(50, 50 + lone + 1)] == ["writer"] * lone + ["here"], "as a follower too"
 
 
 @pytest.mark.trio
@@ -51,7 +55,7 @@ async def test_appends_wait_for_as_many_as_are_under_way_or_for_what_answers_tho
     nursery.start_soon(rec.driver.keep_time)
     nursery.start_soon(rec.driver.run)
     await trio.testing.wait_all_tasks_blocked()
-    replica.reign = SimpleNamespace(serving=SimpleNamespace(unanswered=0))
+    replica.reign = leading()
     run = AppendRun(None, "c", 0, 1, [(1, b"")], False)
 
     def append() -> int:

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 import trio
+from driver_kit import Passes
 from node_rig import until
 
 from alpo.node.link import _LOOK_S, Body, Link, LinkClosed
@@ -195,7 +196,7 @@ async def test_frames_are_delivered_in_groups_while_there_is_room_until_the_end(
     link, other = pair()
     groups: list[list[bytes]] = []
     passes: list[int] = []
-    poller = Poller(lambda: passes.append(len(groups)))
+    poller = Poller(Passes(lambda: passes.append(len(groups))))
     room = trio.Event()
 
     def take(bodies: list[Body]) -> bool:
@@ -235,7 +236,7 @@ async def test_frames_are_delivered_in_groups_while_there_is_room_until_the_end(
 @pytest.mark.parametrize("how", ["damaged", "refused", "closed here"])
 async def test_delivery_ends_with_the_error_that_ends_the_connection(how: str) -> None:
     link, other = pair()
-    poller = Poller(lambda: None)
+    poller = Poller(Passes())
 
     def take(bodies: list[Body]) -> bool:
         raise WireError("no message")

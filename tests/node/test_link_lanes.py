@@ -11,6 +11,7 @@ from functools import partial
 
 import pytest
 import trio
+from driver_kit import Passes
 from node_rig import until
 from test_link import pair, read_all
 
@@ -124,7 +125,7 @@ async def test_bytes_of_an_unfinished_frame_are_told_in_both_directions(
     link.moving = moved.append
     link.open_lanes()
     link.allow_frames(1 << 25)
-    poller = Poller(lambda: None)
+    poller = Poller(Passes())
     bodies: list[bytes] = []
 
     def take(came: list[bytes | memoryview]) -> bool:
@@ -169,7 +170,7 @@ async def test_what_arrives_is_told_until_the_other_side_should_have_answered(
     link.moving = lambda incoming: None if incoming else moved.append(looks[-1])
     link.open_lanes()
     link.allow_frames(1 << 25)
-    poller = Poller(lambda: None)
+    poller = Poller(Passes())
     with other:
         nursery.start_soon(poller.run)
         nursery.start_soon(link.drain)
@@ -203,7 +204,7 @@ async def test_blocks_are_acknowledged_and_rates_measured() -> None:
     for link in (one, two):
         link.open_lanes()
         link.allow_frames(1 << 25)
-    poller = Poller(lambda: None)
+    poller = Poller(Passes())
     held: list[int] = []
     one.on_held = lambda: held.extend(one.held)
     async with trio.open_nursery() as nursery:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from driver_kit import Passes
 from node_rig import WAIT_S, until
 from s_client import OPENSSL, SClient, s_client
 from tls_kit import Open, tls_of
@@ -93,7 +94,7 @@ class BothWays:
         sizes = LARGE if waits else SMALL
         self.of_loop, self.of_thread = Sequence(b"L", sizes), Sequence(b"T", sizes)
         self.of_client = Sequence(b"O", LARGE)
-        self.poller = Poller(lambda: None)
+        self.poller = Poller(Passes())
         self._over = False
 
     def _has_room(self) -> bool:

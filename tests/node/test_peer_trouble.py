@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 import trio
 import trio.testing
+from driver_kit import Passes
 
 from alpo.core.members import Identity, Member, MemberList, Role
 from alpo.node.counters import Counters, Elections
@@ -51,7 +52,7 @@ def peers_of(member: Member) -> Peers:
         replica=replica, clock_s=trio.current_time, post=lambda item: None, kick=lambda **_: None,
         note=lambda *_, **__: None, counters=Counters(Elections(1)),
     )
-    us, poller = Ourselves(ME, "10.0.0.1:7100", (100, 500, 25)), Poller(lambda: None)
+    us, poller = Ourselves(ME, "10.0.0.1:7100", (100, 500, 25)), Poller(Passes())
     return Peers(us, cast(Driver, driver), poller, Routes(), {3: CONFIGURED}, Security())
 
 

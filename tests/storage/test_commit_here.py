@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 from collections.abc import Sequence
@@ -84,9 +85,10 @@ def test_no_write_overtakes_one_that_is_queued_or_under_way() -> None:
 def test_a_slow_disk_keeps_no_other_thread() -> None:
     rig = Rig(Watched())
     (first,) = some_writes(1)
-    rig.writer.stats.mean_commit_ms = writer_module.QUICK_MS + 1
+    rig.writer.watch(math.inf, lambda *_: None, lambda: None, quick_s=0.025)
+    rig.writer.stats.last_commit_ms = 25.1
     assert not rig.writer.commit_here(first)
-    rig.writer.stats.mean_commit_ms = writer_module.QUICK_MS
+    rig.writer.stats.last_commit_ms = 25.0
     assert rig.writer.commit_here(first)
     rig.writer.close()
     assert rig.done == [(first.number, 1)]
@@ -132,7 +134,7 @@ def test_the_store_has_one_user_at_a_time_and_the_thread_tidies_up() -> None:
 
 
 class Stalling(Watched):
-    """A store whose commits take 0.2 ms, and now and then 20, 400 or 1,500 ms, on a clock of its own."""
+    """A store whose commits take 0.2 ms, and now and then 30, 400 or 1,500 ms, on a clock of its own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,7 +146,7 @@ class Stalling(Watched):
     def commit(self, writes: Sequence[Write]) -> None:
         super().commit(writes)
         stalls = self.stalls and self.rng.random() < 0.1
-        took_s = self.rng.choice((0.02, 0.4, 1.5)) if stalls else 0.0002
+        took_s = self.rng.choice((0.03, 0.4, 1.5)) if stalls else 0.0002
         self.now_s += took_s
         self.took.append((threading.get_ident(), took_s))
 
@@ -155,6 +157,7 @@ def test_a_stalling_disk_holds_up_the_thread_that_submits_for_one_commit_and_not
     store = Stalling()
     monkeypatch.setattr(writer_module, "time", SimpleNamespace(perf_counter=lambda: store.now_s))
     rig = Rig(store)
+    rig.writer.watch(math.inf, lambda *_: None, lambda: None, quick_s=0.025)
     writes = some_writes(500)
     for number, one in enumerate(writes):
         store.stalls = number < 400
