@@ -64,6 +64,8 @@ class Changes:
         self._catch_up: CatchUp | None = None
         #: True if some member may have another address than the list says.
         self.addresses_changed = True
+#: True if nothing was under way, nor due later, when `advance` looked last.
+        self.idle = False
         self._next_address_s: dict[int, float] = {}  # member id -> time from which its address may be changed again
 
     @property
@@ -77,8 +79,6 @@ class Changes:
         be changed again, or an earlier request is refused; else infinity."""
         r = self._r
         busy = self.pending is not None or self.newcomers.transfers or r.members.latest.learners
-        if not busy and not self.addresses_changed and not self._earlier:
-            return float("inf")
         due_s = [r.now_s + r.cfg.heartbeat_s] if busy else []
         if self.addresses_changed:
             due_s += [each_s for each_s in self._next_address_s.values() if each_s > r.now_s]
@@ -95,7 +95,9 @@ class Changes:
             self._give_up(self._waits_for(advise=True))
         if self._earlier and self._r.now_s >= self._refuse_s:
             self._refuse_earlier()
-        busy = self.pending is not None or self._lost or self.addresses_changed or self._r.members.latest.learners
+        learners = self._r.members.latest.learners
+        busy = self.pending is not None or self._lost or self.addresses_changed or learners
+        self.idle = not (busy or newcomers.transfers or self._earlier)
         if not busy or not self.may_change:
             return
         if self.pending is not None:

@@ -21,6 +21,7 @@ Laws:
 from __future__ import annotations
 
 import math
+from operator import attrgetter
 from typing import NamedTuple
 
 from .damage import Damage
@@ -40,6 +41,7 @@ LEAD_ON_TIMEOUTS = 4
 #: Reason to hand over, in the event.
 HANGS = "its disk hangs"
 _NO_ROOM = (Lack.LOW, Lack.FULL)
+_ROOM, _ID = attrgetter("room"), attrgetter("who.id")
 
 
 class Appends(NamedTuple):
@@ -60,6 +62,8 @@ class Disks:
         self._r = shared
         self._damage = damage
         self.room = Room.PLENTY
+        self._patience_s = shared.cfg.disk_patience_s
+        self._tell_s = TELL_SHARE * min(self._patience_s, shared.cfg.election_timeout_s)
         self._free_bytes = 0
         self.slow_since_s: float | None = None
         self._left_since_s: float | None = None  # the value of ``slow_since_s`` for which we handed over
@@ -85,20 +89,16 @@ class Disks:
     @property
     def hangs(self) -> bool:
         """True if a write has been under way for as long as this server waits for its disk."""
-        return self.owed_s >= self._r.cfg.disk_patience_s
-
-    def _tell_s(self) -> float:
-        cfg = self._r.cfg
-        return TELL_SHARE * min(cfg.disk_patience_s, cfg.election_timeout_s)
+        return self.owed_s >= self._patience_s
 
     def tick(self) -> None:
         """Report by an event that a write has been under way for long, and by another one that none is any more."""
         r, oldest = self._r, self._r.log.oldest_write()
-        slow = oldest is not None and r.now_s - oldest.handed_s >= self._tell_s()
+        slow = oldest is not None and r.now_s - oldest.handed_s >= self._tell_s
         if slow and self.slow_since_s is None:
             assert oldest is not None
             self.slow_since_s = oldest.handed_s
-            r.out.event("disk_hangs", under_way_ms=round(self.owed_s * 1000), limit_ms=round(self._tell_s() * 1000))
+            r.out.event("disk_hangs", under_way_ms=round(self.owed_s * 1000), limit_ms=round(self._tell_s * 1000))
         elif not slow and self.slow_since_s is not None:
             r.out.event("disk_moves_again", took_ms=round((r.now_s - self.slow_since_s) * 1000))
             self.slow_since_s = self._left_since_s = None
@@ -107,9 +107,9 @@ class Disks:
         """The time at which a write that stays under way becomes an event, or the disk hangs, monotonic seconds;
         infinity: never."""
         oldest = self._r.log.oldest_write()
-        if oldest is None or self.hangs:
+        if oldest is None or self._r.now_s - oldest.handed_s >= self._patience_s:
             return math.inf
-        return oldest.handed_s + (self._tell_s() if self.slow_since_s is None else self._r.cfg.disk_patience_s)
+        return oldest.handed_s + (self._tell_s if self.slow_since_s is None else self._patience_s)
 
     def _leave(self, fit: list[Progress]) -> None:
         """Hand over because our disk hangs; become passive if a handover has failed. Do neither unless a majority of
@@ -137,7 +137,7 @@ class Disks:
 
     def why_not(self, replication: Replication) -> str:
         """The reasons why this leader takes no new appends now, for want of space; "" if it does."""
-        low = {peer.who.id for peer in replication.voters if peer.room}
+        low = set(map(_ID, filter(_ROOM, replication.voters)))
         if self.room is Room.PLENTY and (not low or not self._short_of_space(replication, low)):
             return ""
         lacks = {id: lack for id, lack in replication.lacks().items() if lack in (*_NO_ROOM, Lack.SILENT)}

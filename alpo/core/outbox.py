@@ -172,7 +172,7 @@ class Outbox:
         install = None
         if self._install is not None:
             install, table = self._install
-        if self.has_write or ready.send_after_write or base is not None or table is not None:
+        if self._needed or self._hard_dirty or ready.send_after_write or base is not None or table is not None:
             self.number += 1
             if self._hard_dirty:
                 self.hard_number = self.number

@@ -54,8 +54,7 @@ class Reign:
     def tick(self) -> None:
         """Do what is due by time: heartbeats, and stepping down when a majority is silent (R15), which ends the
         reign."""
-        if self._r.now_s >= self.replication.quiet_until_s:
-            self.replication.tick()
+        self.replication.tick()
 
     def advance(self) -> None:
         """Do what follows from all inputs of a step together: changes, reads, handovers, then sending. May end the
@@ -72,7 +71,8 @@ class Reign:
                 self._leave()
 
     def deadline_s(self) -> float:
-        return min(self.replication.deadline_s(), self.changes.deadline_s())
+        due_s = self.replication.deadline_s()
+        return due_s if self.changes.idle else min(due_s, self.changes.deadline_s())
 
     def _leave(self) -> None:
         """Hand over to the best heir and become passive: the entry that removes this leader is guaranteed (R27)."""

@@ -226,7 +226,9 @@ class Replica:
         """Do what is due by time, and what follows from all inputs together; close the step with at most one write."""
         if self.log.writes or self.disks.slow_since_s is not None:
             self.disks.tick()
-        self._at_work().tick()
+        at_work = self._at_work()
+        if self.reign is None or self.now_s >= self.reign.replication.quiet_until_s:
+            at_work.tick()
         if self.now_s >= self.damage.ask_s:
             self.damage.tick()
         may_stop = self.handover is not None and self.handover.advance(self.leadership)
@@ -242,7 +244,9 @@ class Replica:
         if ready.write is not None:
             self.log.handed_to_disk(ready.write.number, ready.write.bodies_bytes, self.now_s)
         ready.may_stop = may_stop
-        ready.deadline_s = min(self._at_work().deadline_s(), self.damage.ask_s)
+        if self.reign is not at_work:  # it may have begun or ended, and the first start too
+            at_work = self._at_work()
+        ready.deadline_s = min(at_work.deadline_s(), self.damage.ask_s)
         if self.log.writes:
             ready.deadline_s = min(ready.deadline_s, self.disks.deadline_s())
         if self.handover is not None:
@@ -378,7 +382,8 @@ class Replica:
     def _settle(self, guaranteed_id: int) -> None:
         self.sessions.settle(guaranteed_id)
         for made in self._made:
-            made.settle(guaranteed_id)
+            if guaranteed_id >= made.unsettled_id:
+                made.settle(guaranteed_id)
 
     def save_state_at(self, id: int) -> None:
         self.save_upto_id = id

@@ -12,7 +12,7 @@ Laws:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import StrEnum
 from operator import attrgetter
 
@@ -147,7 +147,7 @@ class Replication:
         self.began_s = shared.now_s
         self.first_id = shared.log.last_id + 1  # id of the LEADER entry: our term begins here
         self.peers: dict[int, Progress] = {}
-        self._voters: list[Progress] = []  # the voters among ``peers``
+        self.voters: list[Progress] = []  # the voters among ``peers``
         self._replicas: list[Progress] = []  # the voters and learners among ``peers``
         self._sent: AppendRequest | None = None  # the last one: peers at the same place get the same, encoded once
         self._own_stable_id = shared.log.stable_id
@@ -174,7 +174,7 @@ class Replication:
         for id, member in wanted.items():
             if id not in self.peers:
                 self.peers[id] = Progress(member.identity, r.log.last_id + 1, r.now_s)
-        self._voters = [self.peers[m.id] for m in r.members.other_voters()]
+        self.voters = [self.peers[m.id] for m in r.members.other_voters()]
         self._replicas = [self.peers[id] for id in wanted]
 
     def progress(self, who: Identity) -> Progress | None:
@@ -323,7 +323,7 @@ class Replication:
         due_s = [peer.asked_s + cfg.heartbeat_s for peer in self.peers.values()]
         self.heartbeat_due_s = min(due_s, default=float("inf"))
         due_s += [peer.parting_until_s for peer in self.peers.values() if peer.parting_until_s is not None]
-        since_s = [max(peer.heard_s, peer.sending_s) for peer in self._voters]
+        since_s = [max(peer.heard_s, peer.sending_s) for peer in self.voters]
         since_s = [each_s for each_s in since_s if each_s > r.now_s - cfg.election_timeout_s]
         since_s += [peer.waiting_since_s for peer in self.peers.values() if peer.in_flight]
         return min([*due_s, *(each_s + cfg.election_timeout_s for each_s in since_s)], default=r.now_s)
@@ -344,7 +344,7 @@ class Replication:
         message: its answers wait behind that (R15)."""
         r = self._r
         since_s = r.now_s - r.cfg.election_timeout_s
-        heard = r.members.i_vote + len([p for p in self._voters if max(p.heard_s, p.sending_s) > since_s])
+        heard = r.members.i_vote + len([p for p in self.voters if max(p.heard_s, p.sending_s) > since_s])
         return heard >= r.members.latest.majority
 
     def lack_of(self, peer: Progress) -> Lack | None:
@@ -360,14 +360,9 @@ class Replication:
             return Lack.OWES
         return Lack.BEHIND if peer.match_id + CAUGHT_UP_ENTRIES < r.guaranteed_id else None
 
-    @property
-    def voters(self) -> Sequence[Progress]:
-        """The other voters."""
-        return self._voters
-
     def lacks(self) -> dict[int, Lack]:
         """The voters on which no append can count now, without this server, and why."""
-        found = {peer.who.id: self.lack_of(peer) for peer in self._voters}
+        found = {peer.who.id: self.lack_of(peer) for peer in self.voters}
         return {id: lack for id, lack in sorted(found.items()) if lack is not None}
 
     def own_lack(self) -> Lack | None:
@@ -504,7 +499,7 @@ class Replication:
 
     def mark_with(self, stable_id: int) -> int:
         """The last id that a majority has accepted, if our own copy is on disk up to ``stable_id``."""
-        marks = list(map(_MATCH_ID, self._voters))
+        marks = list(map(_MATCH_ID, self.voters))
         if self._r.members.i_vote:
             marks.append(self._damage.sound(stable_id) if self._damage.first_id else stable_id)
         return majority_mark(marks)
@@ -518,7 +513,7 @@ class Replication:
         if answer.match_id > r.guaranteed_id or not answer.ok or answer.term != r.term:
             return False
         peer = self.progress(sender)
-        settled = len(self._voters) == len(self.peers) and not changing
+        settled = len(self.voters) == len(self.peers) and not changing
         return (
             (settled or answer.prev_id < answer.match_id)
             and peer is not None
@@ -557,7 +552,7 @@ class Replication:
         """The lower median of our clock and those of the voters heard in this term, ms since 1970."""
         r = self._r
         walls = [own_wall_ms]
-        for peer in self._voters:
+        for peer in self.voters:
             clock = clocks.get(peer.who.id)
             if clock is not None:
                 walls.append(clock[0] + int((r.now_s - clock[1]) * 1000))
@@ -573,5 +568,5 @@ class Replication:
             return peer.match_id, member.priority if member else 0, peer.who.id
 
         within_s = 2 * r.cfg.heartbeat_s
-        fit = [p for p in self._voters if p.really_heard and r.now_s - p.heard_s <= within_s and not p.stopping]
+        fit = [p for p in self.voters if p.really_heard and r.now_s - p.heard_s <= within_s and not p.stopping]
         return sorted(fit, key=order, reverse=True)

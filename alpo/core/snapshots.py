@@ -44,12 +44,12 @@ def table_save(r: Shared, base: Base | None) -> TableSave | None:
     up to ``base`` entries that no save covers; and once `Shared.save_upto_id` is guaranteed.
     """
     wanted = r.applied_id < r.save_upto_id <= r.guaranteed_id
-    if not wanted and not (r.out.has_write or base is not None):
-        return None
     lag = r.guaranteed_id - r.applied_id
     if lag > 0:  # the mark may be behind the last save after a start
         lag = max(lag, r.sessions.unsaved_serials)
     if not wanted and lag < r.cfg.table_save_entries and (base is None or base.id <= r.applied_id):
+        return None
+    if not wanted and not (r.out.has_write or base is not None):
         return None
     changed, ended, horizon_ms = r.sessions.rows_at(r.guaranteed_id)
     r.sessions.saved(r.guaranteed_id)

@@ -143,6 +143,8 @@ class Driver(trio.abc.Instrument):
         self._deadline_s = math.inf
         self._timer = trio.CancelScope()
         self._armed_s = math.inf  # when the timer goes off
+        #: Time at which the poller's present group came, or the last one, by `clock_s`.
+        self.came_s = 0.0
         self._polled = False  # the poller keeps time, and not the timer
         self._scheduled = 0  # tasks that became able to run since the event loop last had nothing to run
         self._wake = trio.Event()
@@ -420,12 +422,12 @@ class Driver(trio.abc.Instrument):
             return 0.0
         if self._writes:
             self._hand_over()
-        return self._deadline_s - self.clock_s()
+        return self._deadline_s - self.now_s
 
     def go_on(self) -> None:
         """Do what is due by time, and set the timer: the event loop goes on."""
         self._polled = False
-        if self.clock_s() >= self._deadline_s:
+        if self.came_s >= self._deadline_s:
             self.post(Tick())
             self.pump()
         elif self._deadline_s < self._armed_s:

@@ -31,6 +31,9 @@ class Owner(Protocol):
     @property
     def clock_s(self) -> Callable[[], float]: ...
 
+    #: When the present group came, by that clock; set by the poller.
+    came_s: float
+
     def take_group(self) -> None:
         """Step what a group has brought."""
 
@@ -59,22 +62,21 @@ class Poller:
 
     async def run(self) -> None:
         """Call the sockets' functions until cancelled."""
-        owner, clock_s = self._owner, self._owner.clock_s
+        owner, clock_s, select = self._owner, self._owner.clock_s, self._selector.select
         while True:
             await trio.lowlevel.wait_readable(self._selector)
-            self._call(0)
-            until_s = clock_s() + _IN_A_ROW_S
-            while (wait_s := min(owner.patience_s(), _WAIT_S)) > 0 and self._call(wait_s) and clock_s() < until_s:
-                pass
+            found = select(0)
+            began_s = owner.came_s = clock_s()
+            while found:
+                for key, _ in found:
+                    key.data()
+                owner.take_group()
+                wait_s = min(owner.patience_s(), _WAIT_S)
+                if wait_s <= 0 or owner.came_s > began_s + _IN_A_ROW_S:
+                    break
+                found = select(wait_s)
+                owner.came_s = clock_s()
             owner.go_on()
-
-    def _call(self, wait_s: float) -> bool:
-        """Call the functions of the sockets that can be read within ``wait_s``; True if there are any."""
-        found = self._selector.select(wait_s)
-        for key, _ in found:
-            key.data()
-        self._owner.take_group()
-        return bool(found)
 
     def close(self) -> None:
         """Release the system's resources; the last call."""

@@ -112,7 +112,6 @@ class MemoryStore:
         with self._mutex:
             self._check_open()
             merged = merge(writes, self._base.id, self._last_id)
-            new = self._hard.after(merged.last, merged.start)
             if merged.install is not None:
                 self._entries, self._runs, self._sessions = [], [], {}
                 self._applied, self._base = None, merged.install
@@ -131,10 +130,10 @@ class MemoryStore:
                 self._applied = applied_to_json(table, len(self._sessions))
             if merged.base is not None:
                 self._clean(merged.base)
-            self._unmarked += merged.payloads
+            self._unmarked += sum(entry.count for entry in merged.entries)
             saves = merged.tables or merged.base is not None or merged.install is not None
-            if saves or self._hard.is_due(new, self._unmarked):
-                self._hard, self._unmarked = new, 0
+            if saves or merged.start is not None or self._hard.is_due(merged.last, self._unmarked):
+                self._hard, self._unmarked = self._hard.after(merged.last, merged.start), 0
             self._keep_events()
 
     def note(self, events: Iterable[EventRow]) -> None:

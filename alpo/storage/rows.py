@@ -72,13 +72,12 @@ class Hard(NamedTuple):
             cluster, text,
         )
 
-    def is_due(self, new: Hard, payloads: int) -> bool:
-        """True if ``new`` must be written; False if only marks have moved, and not far. ``payloads``: how many were
-        written since this row was."""
+    def is_due(self, new: Write, payloads: int) -> bool:
+        """True if the row must be written anew with ``new``, apart from a start state; False if only marks have moved,
+        and not far. ``payloads``: how many were written since this row was."""
         return (
             self.term != new.term
             or self.vote != new.vote
-            or self.start != new.start
             or new.guaranteed_id - self.guaranteed_id >= MARKS_LAG_MAX
             or new.fully_replicated_id - self.fully_replicated_id >= MARKS_LAG_MAX
             or (payloads >= MARKS_LAG_MAX and new.guaranteed_id > self.guaranteed_id)
@@ -298,16 +297,19 @@ class Merged(NamedTuple):
     mended: list[Entry]
 
     @property
-    def payloads(self) -> int:
-        """The number of payloads in ``entries``."""
-        return sum([entry[8] for entry in self.entries])
-
-    @property
     def only_rows(self) -> bool:
         """True if there is nothing to do but to add ``entries`` (and perhaps the hard state)."""
         return not (
             self.expunge_from is not None or self.runs or self.tables or self.base or self.install or self.mended
         )
+
+
+def adds_only(write: Write) -> bool:
+    """True if there is nothing to do but to add entries (and perhaps the hard state)."""
+    return (
+        write.expunge_from is None and not write.runs and write.start is None and write.table is None
+        and write.base is None and write.install is None and not write.mended
+    )
 
 
 def merge(writes: Sequence[Write], base_id: int, last_id: int) -> Merged:

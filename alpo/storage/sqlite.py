@@ -18,6 +18,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -39,7 +40,7 @@ from .interface import (
     StoreFull,
     Volume,
 )
-from .rows import ROWS_A_STATEMENT, apply, insert, merge
+from .rows import ROWS_A_STATEMENT, adds_only, apply, insert, merge
 from .scrub import read_alone, scrub
 from .search import Head, Places, first_id_where, holds_lsn, is_since, read_head
 from .tables import SELECT, Columns, joined, sound_columns, sound_heads
@@ -58,6 +59,7 @@ _UPDATE_HARD = (
     " checksum = ? WHERE only = 1"
 )
 _new_entry = functools.partial(tuple.__new__, Entry)
+_COUNT = itemgetter(Entry._fields.index("count"))
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -145,14 +147,16 @@ class SqliteStore:
     def commit(self, writes: Sequence[Write]) -> None:
         if self._broken is not None:
             raise StoreError(f"{self._path}: out of use since an error: {self._broken}")
+        if len(writes) == 1 and self._add(writes[0]):
+            return
         merged = merge(writes, self._base.id, self._last_id)
         db, rows = self._db, merged.entries
         try:
-            hard = self._hard.after(merged.last, merged.start)
-            payloads = self._unmarked + merged.payloads
+            payloads = self._unmarked + sum(map(_COUNT, rows))
             saves = merged.tables or merged.base is not None or merged.install is not None
-            if not (saves or self._hard.is_due(hard, payloads)):
-                hard = self._hard
+            hard = self._hard
+            if saves or merged.start is not None or hard.is_due(merged.last, payloads):
+                hard = hard.after(merged.last, merged.start)
             sessions = self._sessions
             plain = hard is self._hard and merged.only_rows and not self._events.waiting
             if plain and 0 < len(rows) <= ROWS_A_STATEMENT:
@@ -179,6 +183,24 @@ class SqliteStore:
         )
         if merged.base is not None or merged.expunge_from is not None or merged.install is not None:
             self._space.deleted()
+
+    def _add(self, write: Write) -> bool:
+        """Commit a write that only adds entries, few enough for one statement; False if there is more to do. The
+        shortest way, for what comes most often, and alone."""
+        entries = write.entries
+        if not 0 < len(entries) <= ROWS_A_STATEMENT or not adds_only(write) or self._events.waiting:
+            return False
+        payloads = self._unmarked + sum(map(_COUNT, entries))
+        last_id = self._last_id + len(entries)
+        if entries[0].id != self._last_id + 1 or entries[-1].id != last_id or self._hard.is_due(write, payloads):
+            return False
+        try:
+            insert(self._cursor, entries)
+        except (sqlite3.Error, OverflowError, ValueError) as error:
+            raise self._failed(error) from error
+        self._last_id, self._unmarked = last_id, payloads
+        self._wal.grew(len(entries), write.bodies_bytes, other=False)
+        return True
 
     def _failed(self, error: sqlite3.Error | OverflowError | ValueError) -> StoreError:
         """Roll back, and return the error as a `StoreError`; after any but a full disk the store is out of use."""

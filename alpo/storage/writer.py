@@ -135,13 +135,16 @@ class Writer:
         if not self._turn.acquire(blocking=False):
             return False
         try:
-            self._pass_notes_on()
+            if self._notes:
+                self._pass_notes_on()
             start_s = self.here_since_s = time.perf_counter()
             self._store.commit([write])
             done_s = time.perf_counter()
             self._submitted = self._committed = write.number
             self._here, self._here_s = self._here + 1, done_s
             resting = self._resting
+            if after is not None:
+                after()
             self._count(len(write.entries), write.bodies_bytes, done_s - start_s, done_s)
             self.stats.commit_s.add(done_s - start_s)
         except StoreFull:
@@ -152,8 +155,6 @@ class Writer:
         finally:
             self.here_since_s = math.inf
             self._turn.release()
-        if after is not None:
-            after()
         self._done(write.number)
         if self._here >= TIDY_COMMITS:
             self._here = 0
@@ -266,7 +267,9 @@ class Writer:
         """Tidy up between commits, and report it if that was slow."""
         start_s = time.perf_counter()
         self._tidy(rest)
-        self._judge("checkpoint", time.perf_counter() - start_s, 0)
+        took_s = time.perf_counter() - start_s
+        if took_s > self._slow_s:
+            self._slow("checkpoint", took_s, 0)
 
     def _store_all(self, writes: list[Write]) -> float | None:
         """Commit, retrying while the disk is full. Returns the `perf_counter` time when the successful attempt began;
@@ -299,16 +302,13 @@ class Writer:
         while self._notes:
             self._store.note([self._notes.popleft()])
 
-    def _judge(self, what: str, took_s: float, entries: int) -> None:
-        if took_s > self._slow_s:
-            self._slow(what, took_s, entries)
-
     def _count(self, entries: int, size: int, took_s: float, now_s: float) -> None:
         stats, commit_ms = self.stats, took_s * 1000
         stats.timings.add(took_s, now_s)
         stats.fsync_s.add(took_s)
         stats.batch_entries.add(entries)
-        self._judge("commit", took_s, entries)
+        if took_s > self._slow_s:
+            self._slow("commit", took_s, entries)
         stats.mean_commit_ms += (commit_ms - stats.mean_commit_ms) * (_EWMA_WEIGHT if stats.commits else 1)
         stats.last_commit_ms = commit_ms
         stats.commits += 1

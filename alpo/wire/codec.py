@@ -81,7 +81,7 @@ def _entries(value: Any) -> list[Entry]:
         verify_headers(entries)
     except DamagedEntry as error:
         raise WireError(str(error)) from error
-    if any(len(name.encode()) > CLIENT_BYTES_MAX for name in set(map(_client_of, entries))):
+    if max(map(len, map(str.encode, set(map(_client_of, entries))))) > CLIENT_BYTES_MAX:
         s.refuse(f"an entry's client id is over {CLIENT_BYTES_MAX} bytes")
     return entries
 

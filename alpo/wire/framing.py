@@ -81,7 +81,8 @@ def unpack_list(blob: Any, items_max: int, width: int) -> list[Any]:
     """The items of a packed list; an item may be an array of at most ``width``. Raises `WireError`."""
     if type(blob) is not bytes:
         raise WireError("not a packed list: no bytes")
-    count, at = _array_header(blob)
+    first = blob[0] if blob else 0
+    count, at = (first & 0x0F, 1) if first & 0xF0 == 0x90 else _array_header(blob)
     if count > min(items_max, len(blob) - at):
         raise WireError(f"a list of {count} items, where {min(items_max, len(blob) - at)} is the most")
     if not count and at == len(blob):
@@ -114,13 +115,10 @@ def _unpack_few(blob: bytes, count: int, width: int) -> list[Any]:
 
 
 def _array_header(blob: bytes) -> tuple[int, int]:
-    """Read a msgpack array header: (items announced, offset of the first). Raises `WireError`."""
-    first = blob[0] if blob else 0
-    if first & 0xF0 == 0x90:
-        return first & 0x0F, 1
-    if first == 0xDC and len(blob) >= 3:
+    """Read a msgpack array's header of more than a byte: (items announced, offset of the first). Raises `WireError`."""
+    if blob[:1] == b"\xdc" and len(blob) >= 3:
         return _U16.unpack_from(blob, 1)[0], 3
-    if first == 0xDD and len(blob) >= 5:
+    if blob[:1] == b"\xdd" and len(blob) >= 5:
         return _U32.unpack_from(blob, 1)[0], 5
     raise WireError("not a packed list: no array")
 

@@ -109,6 +109,7 @@ class Passes:
     """The user of a poller that never lets it wait by itself. ``then``: called after each group."""
 
     clock_s = staticmethod(trio.current_time)
+    came_s = 0.0
 
     def __init__(self, then: Callable[[], None] = lambda: None) -> None:
         self.take_group = then

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from alpo.core.entries import CLIENT_BYTES_MAX, Entry, Kind, json_body, parse_body
+from alpo.core.entries import CLIENT_BYTES_MAX, INT_MAX, Entry, Kind, json_body, parse_body
 
 T = TypeVar("T")
 
@@ -30,12 +30,12 @@ class Versions(Generic[T]):
 
     def __init__(self, state: T) -> None:
         self._stack: list[tuple[int, T]] = [(0, state)]
-        self._derive()
+        self._changed()
 
     def restore(self, state: T, id: int = 0) -> None:
         """Begin anew with ``state``, which entry ``id`` made (0: the first start)."""
         self._stack = [(id, state)]
-        self._derive()
+        self._changed()
 
     @property
     def head(self) -> T:
@@ -45,29 +45,34 @@ class Versions(Generic[T]):
     def add(self, id: int, state: T) -> None:
         """Put ``state`` into force, which entry ``id`` makes, the last of the log."""
         self._stack.append((id, state))
-        self._derive()
+        self._changed()
 
     def expunge(self, from_id: int) -> None:
         """Take off the versions that entries with id >= ``from_id`` made."""
         while self._stack[-1][0] >= from_id and len(self._stack) > 1:
             self._stack.pop()
-        self._derive()
+        self._changed()
 
     def settle(self, guaranteed_id: int) -> None:
         """Drop the versions before the newest one that an entry up to ``guaranteed_id`` made: those entries will never
         be expunged."""
         stack = self._stack
-        if len(stack) == 1 or stack[1][0] > guaranteed_id:
+        if guaranteed_id < self.unsettled_id:
             return
         count = sum(id <= guaranteed_id for id, _ in stack[1:])
         settled = [state for _, state in stack[1 : count + 1]]
         del stack[:count]
-        self._derive()
+        self._changed()
         self._settled(settled)
 
     def at(self, id: int) -> tuple[int, T]:
         """The version in force at entry ``id``, (entry id, state); ``id`` is not below the version at the bottom."""
         return next(version for version in reversed(self._stack) if version[0] <= id)
+
+    def _changed(self) -> None:
+        #: The guaranteed id from which on `settle` has something to do.
+        self.unsettled_id = self._stack[1][0] if len(self._stack) > 1 else INT_MAX
+        self._derive()
 
     def _derive(self) -> None:
         """Recompute derived state. Called whenever the versions have changed."""

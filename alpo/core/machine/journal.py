@@ -160,7 +160,8 @@ class JournalledSessions:
             self._flying_total -= flying.popleft()[1]
         if journal and self._settled_id - journal[0][0] >= _SETTLE_IDS:
             del journal[: bisect_left(journal, (self._settled_id + 1,))]
-        self._settings.settle(self._settled_id)
+        if self._settled_id >= self._settings.unsettled_id:
+            self._settings.settle(self._settled_id)
 
     def _flying_above(self, guaranteed_id: int) -> int:
         """The number of serials in entries above ``guaranteed_id`` that are not settled."""

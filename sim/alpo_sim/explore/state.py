@@ -213,13 +213,13 @@ LEFT_OUT = {
         "tail_bytes_max", "_run_ids", "_tail_bytes", "_groups", "_slices", "writing_bytes",  # derived, or caches
         "last_time_ms",  # no time passes
     ),
-    "Members": ("me", "latest", "latest_id", "i_vote", "may_stand", "_other_voters", "_other_replicas"),  # derived
+    "Members": ("me", "unsettled_id", "latest", "latest_id", "i_vote", "may_stand", "_other_voters", "_other_replicas"),  # derived
     "Replication": (
         "began_s", "quiet_until_s", "heartbeat_due_s", "_own_moved_s", "_own_stable_id",
-        "_voters", "_replicas", "_sent",  # derived, or a cache
+        "voters", "_replicas", "_sent",  # derived, or a cache
     ),
     "Reads": ("waiting",),  # derived
-    "Changes": ("addresses_changed", "_next_address_s", "_told_lost"),  # nobody moves; what events tell
+    "Changes": ("idle", "addresses_changed", "_next_address_s", "_told_lost"),  # nobody moves; what events tell
     "Newcomers": ("ask_again_s",),
     "Progress": ("asked_s", "waiting_since_s", "moved_s", "sending_s", "sent_fully_id", "in_flight_bytes"),
     "FirstStart": ("digest", "waits_for", "ask_again_s", "started"),
