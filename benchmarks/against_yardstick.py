@@ -6,6 +6,7 @@ check nothing; its ``run.py --payload B --outstanding N --connections C --second
 
     python benchmarks/against_yardstick.py [--yardstick run.py] [--cases lone,clients] [--seconds 5] [--rounds 5]
     python benchmarks/against_yardstick.py --rounds 1 --seconds 2                   # a quick look
+    python benchmarks/against_yardstick.py --peers [etcd zookeeper rabbitmq nats]   # those installed, or just these
     python benchmarks/against_yardstick.py --also before=../alpo-before --also venv-with-a-wheel/bin/python
 
 ``--also`` measures ALPO from elsewhere in the same turns: a checkout (its sources, this interpreter) or an interpreter
@@ -33,6 +34,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from bench_sides import REPOSITORY, Alpo, Case, Turn, Void, Yardstick
+from peer_servers import PEERS, Missing
 
 DEFAULT = REPOSITORY.parent / "shared" / "yardstick" / "run.py"
 
@@ -49,7 +51,8 @@ CASES = {case.name: case for case in (
 class Side(Protocol):
     """One of those that are compared."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def turn(self, case: Case, seconds: float) -> Turn: ...
 
@@ -86,7 +89,8 @@ class Row:
 
 
 def rows_of(case: Case, sides: Sequence[Side]) -> list[Row]:
-    """List what is measured in a case. The blocking client is compared with the same ALPO's other one, the rest with the
+    """List what is measured in a case. The blocking client is compared with the same ALPO's other one, the
+    rest with the
     first side, and ALPO from elsewhere also with ALPO from here."""
     def run(side: Side, case: Case) -> Callable[[float], Turn]:
         return lambda seconds: side.turn(case, seconds)
@@ -178,6 +182,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
                              "../shared/yardstick/run.py)")
     parser.add_argument("--also", type=alpo_from, action="append", default=[], metavar="[NAME=]PATH",
                         help="ALPO from elsewhere: a checkout or an interpreter; may be given several times")
+    parser.add_argument("--peers", nargs="*", choices=PEERS, metavar="PEER",
+                        help=f"{', '.join(PEERS)}; without a name those that are installed")
+    parser.add_argument("--peers-at", type=Path, default=os.environ.get("ALPO_PEERS"), metavar="DIR",
+                        help="where to look before the PATH (default: the environment's ALPO_PEERS)")
     parser.add_argument("--cases", type=cases_of, default=list(CASES.values()), metavar="A,B", help=", ".join(CASES))
     parser.add_argument("--seconds", type=float, default=5.0, help="of each turn")
     parser.add_argument("--rounds", type=int, default=5, help="of each case")
@@ -204,11 +212,28 @@ def sides_of(given: argparse.Namespace) -> list[Side]:
     return [*base, *ours]
 
 
+def peers_of(names: Sequence[str] | None, at: Path | None) -> tuple[list[Side], dict[str, str]]:
+    """Peers to measure, and those left out with a word each; no names: all that are installed. Says on stderr what is
+    missing. Ends the program with 2 if that was asked for by name."""
+    there: list[Side] = []
+    skipped = {}
+    for name in PEERS if names == [] else names or ():
+        try:
+            there.append(PEERS[name](at))
+        except Missing as error:
+            if names:
+                refuse(str(error))
+            print(f"left out: {error}", file=sys.stderr)
+            skipped[name] = "not installed"
+    return there, skipped
+
+
 def main() -> None:
     """Measure all cases; prints a table on stderr and a JSON line a case on stdout."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # servers are ended on the way
     given = parse(None)
-    sides = sides_of(given)
+    peers, skipped = peers_of(given.peers, given.peers_at)
+    sides = [*sides_of(given), *peers]
     results = []
     for case in given.cases:
         try:
@@ -217,7 +242,7 @@ def main() -> None:
             sys.exit(f"figures void: {error}")
         print(json.dumps(results[-1]), flush=True)
     for found in results:
-        print("\n".join(table(found, {})), file=sys.stderr)
+        print("\n".join(table(found, skipped)), file=sys.stderr)
 
 
 if __name__ == "__main__":

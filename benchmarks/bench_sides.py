@@ -155,8 +155,8 @@ class Alpo:
             self._environment["PYTHONPATH"] = ":".join(str(checkout / part) for part in ("", "cli", "sim"))
 
     def origin(self) -> str:
-        """Say where it is imported from, and whether its core is compiled. Raises Void if it cannot be, or is not what was
-        asked for."""
+        """Say where it is imported from, and whether its core is compiled. Raises Void if it cannot be imported, or is
+        not what was asked for."""
         ask = "import alpo, alpo_cli.main, alpo.daemon, alpo.core.replica as r; print(alpo.__file__); print(r.__file__)"
         with tempfile.TemporaryDirectory(prefix="alpo-bench-") as elsewhere:
             said = subprocess.run([self._python, "-c", ask], capture_output=True, text=True, check=False, cwd=elsewhere,
