@@ -106,7 +106,7 @@ def an_append(samples: Sequence[Sample], servers: Sequence[Sequence[int]], load:
     def used_ns(pids: Iterable[int], since: Sample, until: Sample) -> int:
         return sum(until.used_ns.get(pid, 0) - since.used_ns.get(pid, 0) for pid in pids)
 
-    def at(part: float) -> Sample:  # Not the last one: the load may have ended before it.
+    def at(part: float) -> Sample:  # Leaves out the last: the load may have ended before it.
         at_s = samples[0].at_s + part * (samples[-1].at_s - samples[0].at_s)
         return min(samples[:-1], key=lambda sample: abs(sample.at_s - at_s))
 

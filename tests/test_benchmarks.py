@@ -51,7 +51,7 @@ def test_an_append_takes_what_servers_used_and_of_the_load_what_its_middle_says(
     ]
     assert an_append(samples, [[1], [2], [3]], 9, 10) == AnAppend(servers=8.0, leader=4.0, follower=2.0, load=4.0)
     assert an_append(samples, [[1, 2], [3]], 9, 10) == AnAppend(servers=8.0, leader=5.0, follower=3.0, load=4.0)
-    seldom = [Sample(at, {1: at * 1_000, 9: min(at, 7) * 1_000}) for at in (0, 3, 7, 10)]  # The load has ended by 10.
+    seldom = [Sample(at, {1: at * 1_000, 9: min(at, 7) * 1_000}) for at in (0, 3, 7, 10)]  # Ends the load at 7 s.
     assert an_append(seldom, [[1]], 9, 1) == AnAppend(servers=10.0, leader=10.0, follower=0.0, load=10.0)
     assert an_append(samples[:1], [[1]], 9, 10) is None
     assert an_append([Sample(0, {}), Sample(1, {})], [[1]], 9, 10) is None
