@@ -88,8 +88,8 @@ demo: $(STAMP) ## three servers, real input, the leader killed in the middle: no
 demo-spark: $(TEST_STAMP) ## two logs and Spark between them, killed in the middle: exactly once; then archive, trim, audit
 	$(BIN)/python examples/spark/demo.py
 
-bench: $(TEST_STAMP) ## the speed of appends beside the yardstick's, in the same run
-	$(BIN)/python benchmarks/against_yardstick.py
+bench: $(TEST_STAMP) ## appends' speed and processor time beside the yardstick's, in the same run; BENCH="--peers …": see --help
+	$(BIN)/python benchmarks/against_yardstick.py $(BENCH)
 
 soak: $(SOAK_STAMP) ## the slow tests, real processes under faults SOAK_SECONDS=300, fresh simulated seeds SIM_SECONDS=600, all states within bounds
 	$(BIN)/python -m pytest -m soak $(IN_PARALLEL)

@@ -13,6 +13,7 @@ import asyncio
 import json
 import resource
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from against_yardstick import servers
+from bench_sides import REPOSITORY, Alpo
 
 import alpo
 import alpo.state
@@ -281,10 +282,11 @@ def main() -> None:
     parser.add_argument("--backend", default="asyncio", choices=["asyncio", "trio"])
     options = parser.parse_args()
     options.agents = [int(each) for each in options.agents.split(",")]
+    here = Alpo("alpo", Path(sys.executable), REPOSITORY)
     for name in options.parts or PARTS:
         if name not in PARTS:
             parser.error(f"no such part: {name}; there are {', '.join(PARTS)}")
-        with tempfile.TemporaryDirectory(prefix="alpo-bench") as directory, servers(Path(directory)) as at:
+        with tempfile.TemporaryDirectory(prefix="alpo-bench") as directory, here.servers(Path(directory)) as (at, _):
             anyio.run(PARTS[name], at, options, backend=options.backend)
 
 
