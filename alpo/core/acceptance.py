@@ -74,7 +74,7 @@ class Acceptance:
         if entries:
             if entries[0].id != request.prev_id + 1 or entries[-1].id != upto:
                 return  # ids with gaps, which no leader sends: ignored
-            fresh = self._fresh(entries)
+            fresh = entries if entries[0].id == r.log.last_id + 1 else self._fresh(entries)
             if fresh and not self._disks.takes_entries:
                 upto, fresh = fresh[0].id - 1, []
             if fresh:
@@ -96,8 +96,6 @@ class Acceptance:
         """The part of ``entries`` that this log lacks: from the first entry whose id it holds in another term, or not
         at all."""
         log = self._r.log
-        if entries[0].id == log.last_id + 1:
-            return entries
         for at, entry in enumerate(entries):
             if log.term_at(entry.id) != entry.term:
                 return entries[at:]
@@ -113,7 +111,7 @@ class Acceptance:
     def _acceptance(self, request: AppendRequest, match_id: int) -> AppendAnswer:
         """The answer to a request that matches. All up to ``match_id`` is on disk once the answer leaves."""
         r = self._r
-        sound_id = self._damage.sound(match_id)
+        sound_id = self._damage.sound(match_id) if self._damage.first_id else match_id
         written_id = match_id if sound_id < match_id else 0
         return AppendAnswer(
             r.term, True, sound_id, request.prev_id, self.matched_id, 0, written_id, request.round,

@@ -89,7 +89,8 @@ class Disks:
     @property
     def hangs(self) -> bool:
         """True if a write has been under way for as long as this server waits for its disk."""
-        return self.owed_s >= self._patience_s
+        writes = self._r.log.writes
+        return bool(writes) and self._r.now_s - writes[0].handed_s >= self._patience_s
 
     def tick(self) -> None:
         """Report by an event that a write has been under way for long, and by another one that none is any more."""

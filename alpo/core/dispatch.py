@@ -291,9 +291,8 @@ def can_wait(r: Parts, item: Input) -> bool:
             return False  # our disk moves again, which changes what this server may do
         if r.log.writing_bytes > r.cfg.peer_inflight_bytes_max:
             return False  # clients may wait for our disk
-        stable_id = r.log.stable_after(item.number)
         if reign is not None:
-            return reign.replication.mark_with(stable_id) <= r.guaranteed_id
+            return reign.replication.mark_with(r.log.stable_after(item.number)) <= r.guaranteed_id
         return r.state is State.PASSIVE and r.guaranteed_id <= r.log.stable_id
     if type(item) is Received and reign is not None and type(item.envelope.message) is m.AppendAnswer:
         changing = reign.changes.pending is not None

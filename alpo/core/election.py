@@ -84,8 +84,10 @@ class Election:
 
     def restart_timer(self) -> None:
         """Set the timer: an election timeout, and a stagger for each voter that goes before us (rules.md#timers)."""
-        cfg = self._r.cfg
-        self.timer_s = self._r.now_s + cfg.election_timeout_s + self._turn() * cfg.stagger_s
+        r, cfg, (latest, last_id, turn) = self._r, self._r.cfg, self._counted
+        if latest is not r.members.latest or last_id != r.last_leader_id:
+            turn = self._turn()
+        self.timer_s = r.now_s + cfg.election_timeout_s + turn * cfg.stagger_s
 
     def postpone(self, heard_s: float) -> None:
         """Set the timer to no earlier than if the leader had been heard at ``heard_s``; a canvass under way goes on."""
@@ -141,11 +143,12 @@ class Election:
             return min(self.cycle.ends_s, self.cycle.ask_again_s)
         if not self._r.may_stand:
             return NEVER_S
-        return self._canvass_s()
-
-    def _canvass_s(self) -> float:
-        """The time of the next canvass, if this server may stand then."""
         return self.round.ends_s if self.round is not None else self.timer_s
+
+    @property
+    def busy(self) -> bool:
+        """True if a canvass or a candidacy is under way."""
+        return self.round is not None or self.cycle is not None
 
     def tick(self) -> None:
         """Do what is due now: begin a canvass or its next round, repeat requests, or end a candidacy."""
@@ -157,7 +160,7 @@ class Election:
                 self.canvass_within_h()
             elif r.now_s >= self.cycle.ask_again_s:
                 self._ask()
-        elif r.state is State.PASSIVE and r.now_s >= self._canvass_s() and r.may_stand:
+        elif r.state is State.PASSIVE and r.may_stand and r.now_s >= self.deadline_s():
             self.canvass()
 
     # -- canvass (R2) -----------------------------------------------------------------------------------

@@ -59,8 +59,8 @@ class LogClock:
         """Note an entry of ``time_ms`` from a leader. Our own clock, ``wall_ms``, is trusted from now on if both agree:
         should this server lead, it knows how late it is."""
         self._line_ms, self._line_s = time_ms, now_s
-        if abs(time_ms - wall_ms) <= LEAP_MS:
-            self._trust(now_s, wall_ms)
+        if abs(time_ms - wall_ms) <= LEAP_MS and now_s - self._started_s >= SETTLE_S:
+            self._seen = wall_ms, now_s
 
     def slept(self, asleep_s: float) -> None:
         """Note that this host was suspended for so long, and its monotonic clock with it."""
@@ -70,10 +70,6 @@ class LogClock:
     def accept(self) -> None:
         """Believe the clocks, wherever they are: an operator says so."""
         self._seen, self.leap_ms = None, 0
-
-    def _trust(self, now_s: float, clock_ms: float) -> None:
-        if now_s - self._started_s >= SETTLE_S:
-            self._seen = clock_ms, now_s
 
     def line_ms(self, now_s: float) -> float:
         """The log's time if it is ahead of the clocks."""
@@ -86,8 +82,8 @@ class LogClock:
             self.leap_ms = int(median_ms - due_ms)
             return due_ms
         self.leap_ms = 0
-        if median_ms >= self.line_ms(now_s) - LEAP_MS:  # else one of the two is wrong, and it is not known which
-            self._trust(now_s, median_ms)
+        if now_s - self._started_s >= SETTLE_S and median_ms >= self.line_ms(now_s) - LEAP_MS:
+            self._seen = median_ms, now_s  # else one of the two is wrong, and it is not known which
         return median_ms
 
     def now_ms(self, now_s: float, wall_ms: int) -> int:

@@ -103,10 +103,7 @@ class Outbox:
         """Have the write add entries, with ``bodies_bytes`` of bodies in all; ``runs``: (term, first id) that begin
         there."""
         self._bodies_bytes += bodies_bytes
-        if self._entries:
-            self._entries.extend(entries)
-        else:
-            self._entries = list(entries)
+        self._entries.extend(entries)
         self._runs.extend(runs)
         self._needed = True
 

@@ -226,8 +226,11 @@ class Replica:
         """Do what is due by time, and what follows from all inputs together; close the step with at most one write."""
         if self.log.writes or self.disks.slow_since_s is not None:
             self.disks.tick()
+        reign, started, election = self.reign, self.first_start.started, self.election
         at_work = self._at_work()
-        if self.reign is None or self.now_s >= self.reign.replication.quiet_until_s:
+        if self.now_s >= (reign.replication.quiet_until_s if reign is not None else election.timer_s) or (
+            reign is None and (election.busy or not started)
+        ):
             at_work.tick()
         if self.now_s >= self.damage.ask_s:
             self.damage.tick()
@@ -244,7 +247,7 @@ class Replica:
         if ready.write is not None:
             self.log.handed_to_disk(ready.write.number, ready.write.bodies_bytes, self.now_s)
         ready.may_stop = may_stop
-        if self.reign is not at_work:  # it may have begun or ended, and the first start too
+        if self.reign is not reign or not started:  # the reign has ended, or the first start may have
             at_work = self._at_work()
         ready.deadline_s = min(at_work.deadline_s(), self.damage.ask_s)
         if self.log.writes:
@@ -316,7 +319,8 @@ class Replica:
             self.last_leader_id = sender.id
             self.out.event("following", term=self.term, leader=sender.id)
         self.heard_s = self.now_s
-        self.election.leave()
+        if self.election.busy or self.election.leader_gone:
+            self.election.leave()
         self.election.restart_timer()
 
     def hear_bytes(self, at_s: float) -> None:

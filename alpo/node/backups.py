@@ -61,7 +61,7 @@ class Everyone:
         self._scrubber = scrubber
         self._moved = trio.Event()
         self._seen_id = 0
-        driver.after_mark.append(self._look)
+        self._watchers = driver.after_mark
 
     def begin(self, client: ClientConnection, ask: w.AwaitReplicated) -> None:
         """Start one wait; its answer goes to ``client``."""
@@ -94,8 +94,12 @@ class Everyone:
         return await self._reads.entry_with(lsn)
 
     async def _replicated(self, id: int) -> None:
-        while self._replica.fully_replicated_id < id:
-            await self._moved.wait()
+        self._watchers.append(self._look)
+        try:
+            while self._replica.fully_replicated_id < id:
+                await self._moved.wait()
+        finally:
+            self._watchers.remove(self._look)
 
     def _look(self) -> None:
         if self._replica.fully_replicated_id != self._seen_id:

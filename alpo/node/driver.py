@@ -270,7 +270,7 @@ class Driver(trio.abc.Instrument):
         changed = any(map(is_not, seen, self._seen)) or not self._seen
         if changed or marks != self._seen_marks:
             self._seen_marks = marks
-            for notice in self.after_mark:
+            for notice in tuple(self.after_mark):  # one may take itself off
                 notice()
         if changed:
             self._seen = seen

@@ -45,6 +45,8 @@ from alpo.wire.requests import NO_ENTRIES, ColumnPage, Page, PageColumns, Read, 
 #: Ids whose heads are read at a time, and numbers that are remembered, of four bytes: one for each client in each such
 #: stretch of ids.
 STRETCH_IDS, HELD_MAX = 256, 4 << 20
+#: Entries are followed sixteen at a time, the last of a stretch always; they are in memory for longer.
+_FOLLOW_MASK = 15
 _DATA = int(Kind.DATA)
 
 
@@ -61,6 +63,8 @@ class Traces:
         #: The next entry to follow, and the clients of those before it in its stretch; None: not all of them are known.
         self._next_id = 1
         self._followed: set[str] | None = set()
+        #: The readable end from which on `follow` is worth a call.
+        self.due_id = 1
         self._lock = threading.Lock()
 
     @property
@@ -106,6 +110,7 @@ class Traces:
                     self.note(id // STRETCH_IDS, self._followed)
                 self._followed = set()
         self._next_id = max(self._next_id, end_id + 1)
+        self.due_id = self._next_id | _FOLLOW_MASK
 
     def _forget(self, stretch: int) -> None:
         forgotten = self._clients.pop(stretch, None)

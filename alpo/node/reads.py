@@ -476,11 +476,13 @@ class Reads:
 
     def _notice(self) -> None:
         """Wake pollers if the readable end has moved; called after every step that has moved a mark."""
+        readable_id = self._replica.readable_id
         self._bulk.notice(self._replica.log.last_id, self._driver.now_s)
-        self._traces.follow(self._replica.log, self._replica.readable_id)
-        if self._pollers and self._replica.readable_id != self._looked_at and not self._looking:
+        if readable_id >= self._traces.due_id:
+            self._traces.follow(self._replica.log, readable_id)
+        if self._pollers and readable_id != self._looked_at and not self._looking:
             assert self._nursery is not None
-            entry = self._replica.log.entry(self._replica.readable_id)
+            entry = self._replica.log.entry(readable_id)
             if entry is not None:
                 self._looked_at = entry.id
                 self._wake(entry.lsn + entry.count - 1)

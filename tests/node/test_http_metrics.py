@@ -47,8 +47,9 @@ def names(found: Scraped) -> set[str]:
 
 
 async def settled(found: Rig) -> tuple[str, str]:
-    """The HTTP addresses of the leader and of another server."""
+    """The HTTP addresses of the leader and of another server, once both know what every member holds."""
     leader = (await found.leader()).us.me.id
+    await until(lambda: all(node.replica.fully_replicated_id for node in found.nodes))
     return found.visited[leader - 1], found.visited[leader % len(found.visited)]
 
 

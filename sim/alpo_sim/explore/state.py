@@ -213,7 +213,7 @@ LEFT_OUT = {
         "tail_bytes_max", "_run_ids", "_tail_bytes", "_groups", "_slices", "writing_bytes",  # derived, or caches
         "last_time_ms",  # no time passes
     ),
-    "Members": ("me", "unsettled_id", "latest", "latest_id", "i_vote", "may_stand", "_other_voters", "_other_replicas"),  # derived
+    "Members": ("me", "latest", "latest_id", "i_vote", "may_stand", "_other_voters", "_other_replicas"),  # derived
     "Replication": (
         "began_s", "quiet_until_s", "heartbeat_due_s", "_own_moved_s", "_own_stable_id",
         "voters", "_replicas", "_sent",  # derived, or a cache
