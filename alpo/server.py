@@ -215,6 +215,7 @@ def _claimed(config: Config) -> Iterator[tuple[SqliteStore, socket.socket]]:
             listening = stack.enter_context(open_listener(*config.listen_address))
         store = SqliteStore.open(config.data, config.id, cluster=config.cluster_id or None)
         stack.callback(store.close)
+        store.grow_wal()
         try:
             yield store, listening or stack.enter_context(open_listener(*config.listen_address))
         except (ListenError, OSError) as error:

@@ -7,10 +7,13 @@ Laws:
   beginning, in blocks that exist: a commit of one entry takes half the time that it takes on a growing file.
 * A file past `TRUNCATE_BYTES` is truncated to zero, which waits up to `TRUNCATE_WAIT_S` for readers.
 * If a reader or a full disk is in the way, the next attempt comes only after `RETRY_BYTES` more have been written.
+* A server's file has its size before the first append (`grow`): the blocks behind the last frame hold zeros, which are
+  no frame, so SQLite does not read on there.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from pathlib import Path
 
@@ -24,6 +27,8 @@ TRUNCATE_BYTES = 64 << 20
 RETRY_BYTES = 8 << 20
 TRUNCATE_WAIT_S = 0.2
 
+#: Size of a file that only lone appends are written to: it starts over past `LULL_BYTES`, at the next look.
+_GROWN_BYTES = LULL_BYTES + (1 << 20)
 _FRAME_BYTES = 4096 + 24
 #: Bytes of a row beside its body.
 _ROW_BYTES = 100
@@ -41,6 +46,21 @@ class WalKeeper:
         self._checkpoint_at = CHECKPOINT_BYTES
         self._lull_at = LULL_BYTES
         self._truncate_at = TRUNCATE_BYTES
+
+    def grow(self) -> None:
+        """Give a small file the size up to which it will be written, in blocks that exist; on a full disk do nothing.
+        Nobody else may write meanwhile."""
+        at, size = wal_bytes(self._path), _GROWN_BYTES
+        try:
+            number = os.open(self._path.with_name(self._path.name + "-wal"), os.O_WRONLY)
+            try:
+                if at < size and os.pwrite(number, bytes(size - at), at) != size - at:
+                    os.ftruncate(number, at)
+                os.fsync(number)
+            finally:
+                os.close(number)
+        except OSError:
+            return
 
     @property
     def is_full(self) -> bool:
