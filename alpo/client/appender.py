@@ -14,6 +14,7 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from copy import copy
 from functools import partial
 from threading import get_ident
@@ -253,15 +254,17 @@ class Appender:
             return
         self._lone = 0
         under_way = loan.end()
+        if loan.lost is not None:
+            self._connection = None  # nothing more is sent there
         self._session.take_back(loan.serial, under_way)
         self._heard_s = self._clock()
         self._writer.ring()
 
-    async def go_on(self, loan: Loan, handle: Handle | None = None) -> None:
-        """End this loan, and wait for the append that was under way."""
+    async def go_on(self, loan: Loan, handle: Handle) -> None:
+        """End this loan, and wait for the append that was under way; `Handle.error` tells how it ended."""
         if self.loan is loan:
             self.take_back()
-        if handle is not None:
+        with suppress(AlpoError):
             await handle
 
     # -- finding the leader, hearing it -----------------------------------------------------------------------

@@ -293,22 +293,19 @@ class BlockingLog(Unpickled):
     def _append_here(self, loan: Loan, parcel: Parcel, timeout_s: float | None) -> Handle[Any] | None:
         """Append in this thread; None if that is for the loop to do, and was not begun."""
         assert self._lender is not None
-        handle: Handle[Any] | None = None
         try:
             handle = loan.append(parcel, timeout_s)
-            if handle is not None and not handle.done:
+        except KeyboardInterrupt as interrupt:
+            raise interrupt.with_traceback(None) from None
+        if handle is None:
+            return None
+        if not handle.done:
+            try:
                 self.run(partial(self._lender.go_on, loan, handle))
-        except AlpoError:
-            if handle is None or not handle.done:
-                raise
-        except BaseException as error:
-            if self._portal is not None:
-                with suppress(RuntimeError):  # the loop has ended
-                    self._portal.start_task_soon(partial(self._lender.go_on, loan))
-            if isinstance(error, KeyboardInterrupt):
-                raise error.with_traceback(None) from None
-            raise
-        if handle is not None and handle.error is not None:
+            except Closed:
+                if not handle.done:  # in a forked child
+                    raise
+        if handle.error is not None:
             raise handle.error.with_traceback(None)
         return handle
 

@@ -408,7 +408,8 @@ class Loan:
         try:
             if not self._lock.acquire(blocking=False):
                 return None
-            if self._over or self._under_way or parcel.size > self._bytes_max or self._poll.poll(0):
+            busy = self._over or self._under_way or parcel.size > self._bytes_max
+            if busy or (self._poll.poll(0) and self._listen()):
                 self._lock.release()
                 return None
             deadline_s = self._clock() + (self._timeout_s if timeout_s is None else timeout_s)
@@ -424,7 +425,7 @@ class Loan:
                 inside = True
                 if not self._lock.acquire(blocking=False):
                     return handle
-                waits = not self._over and self._hear(handle)
+                waits = not self._over and not self._hear(handle)
                 self._lock.release()
                 inside = False
             return handle
@@ -441,26 +442,28 @@ class Loan:
             return False
         return not self._connection.backlog
 
-    def _hear(self, handle: Handle) -> bool:
-        """Hear what has come; True if the answer is still to be waited for here."""
+    def _listen(self) -> bool:
+        """Receive what has come; True if that is anything, or the end."""
         try:
-            messages = self._connection.receive_now()
+            self.heard = self._connection.receive_now()
         except Lost as lost:
             self.lost = lost
+        return bool(self.heard) or self.lost is not None
+
+    def _hear(self, handle: Handle) -> bool:
+        """Hear the answer to an append; True if anything has come."""
+        if not self._listen():
             return False
-        if not messages:
-            return True
-        answer = messages[0]
+        answer = self.heard[0] if len(self.heard) == 1 else None
         if (
-            type(answer) is Appended and len(messages) == 1 and len(answer.lsns) == 1
+            type(answer) is Appended and len(answer.lsns) == 1
             and answer.serial == handle.serial and answer.client == handle.client
         ):
             self.serial = handle.serial + 1
             handle.finish(answer.lsns[0], answer.duplicate)
             self._under_way.clear()
-        else:
-            self.heard = messages
-        return False
+            self.heard = []
+        return True
 
     def left(self, now_s: float) -> bool:
         """True if it should end, as it was not used for long, or an append takes long; to be asked again and again."""

@@ -193,6 +193,34 @@ def test_an_unused_connection_is_watched_again(monkeypatch: pytest.MonkeyPatch) 
         assert (log.in_loop, log.here) == (WARM + 1, 0)
 
 
+def test_servers_that_went_meanwhile_have_not_got_the_append() -> None:
+    with alone() as (c, log, call):
+        for server in c.servers.values():
+            call(server.kill)
+        with pytest.raises(alpo.Unavailable, match="no server took the append"):
+            log.append(b"x", timeout_s=0.2)
+
+
+def test_one_by_one_without_waiting_is_not_alone() -> None:
+    with cluster_in_a_thread() as c, connected(c.addresses) as log:
+        for _ in range(2 * WARM):
+            log.append_nowait(b"x").result()
+        assert not log.armed
+
+
+def test_closing_waits_for_the_append_of_another_thread() -> None:
+    with cluster_in_a_thread() as c, ThreadPoolExecutor(2) as pool:
+        log = connected(c.addresses)
+        warm(log)
+        c.servers[1].frozen = True
+        appending = pool.submit(log.append, b"x")
+        until(lambda: log._lender is not None and log._lender.loan is not None and log._lender.loan._under_way)
+        closing = pool.submit(log.close)
+        until(lambda: not log.armed)
+        c.servers[1].frozen = False
+        assert (appending.result(20), closing.result(20)) == (WARM + 1, None)
+
+
 @pytest.mark.parametrize("drain", [True, False])
 def test_closing_from_another_thread(drain: bool) -> None:
     with cluster_in_a_thread() as c, ThreadPoolExecutor(1) as pool:
@@ -267,14 +295,11 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("first", [1, pytest.param(2, marks=pytest.mark.soak), pytest.param(3, marks=pytest.mark.soak)])
-def test_an_interrupt_at_any_instruction_loses_and_doubles_nothing(
-    first: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_at_any_instruction_loses_and_doubles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(appender, "LONE", 1)
     with cluster_in_a_thread() as c, connected(c.addresses, "n") as log:
         expected: list[bytes] = []
-        for at in range(first, 10_000, 3):
+        for at in range(1, 10_000):
             warm(log)
             expected += [b"warm"] * (c.last_lsn - len(expected))
             payload = b"%d" % at
@@ -288,14 +313,11 @@ def test_an_interrupt_at_any_instruction_loses_and_doubles_nothing(
         assert at > 300
 
 
-@pytest.mark.parametrize("first", [1, pytest.param(7, marks=pytest.mark.soak)])
-def test_a_signals_handler_that_appends_at_any_instruction_is_not_waited_for(
-    first: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signals_handler_that_appends_at_any_instruction_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(appender, "LONE", 1)
     monkeypatch.setattr(connection, "_LET_GO_S", 0.01)
     with cluster_in_a_thread() as c, connected(c.addresses, "n") as log:
-        for at in range(first, 10_000, 13):
+        for at in range(1, 10_000, 5):
             warm(log)
             before = c.last_lsn
             told: list[tuple[int, bytes]] = []
