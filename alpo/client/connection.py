@@ -383,7 +383,7 @@ class Loan:
         bytes_max: int, clock: Callable[[], float], timeout_s: float,
     ) -> None:
         self.serial = serial
-        #: What a thread heard and has no use for; and the end of the connection, if it met that.
+        #: Messages that a thread heard and left; and the end of the connection, if it met that.
         self.heard: list[ServerReply] = []
         self.lost: Lost | None = None
         self.ended = anyio.Event()

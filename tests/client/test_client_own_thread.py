@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -304,7 +305,7 @@ def test_an_interrupt_at_any_instruction_loses_and_doubles_nothing(monkeypatch: 
             expected += [b"warm"] * (c.last_lsn - len(expected))
             payload = b"%d" % at
             step = Stepping(at, interrupt)
-            step.run(lambda payload=payload: log.append(payload))
+            step.run(partial(log.append, payload))
             assert log.append(b"next") > len(expected)
             assert c.payloads[len(expected):] in ([b"next"], [payload, b"next"])
             expected = c.payloads
@@ -344,12 +345,12 @@ def test_real_servers_that_are_killed(tls: bool, tmp_path: Path) -> None:
                     payload = b"%d %d" % (killed, n)
                     told[log.append(payload)] = payload
                     if n == 30:
-                        leader = next(row["id"] for row in log.status() if row["state"] == "leader")
-                        timer = threading.Timer(0.01 * killed, cluster.get(leader).send, [signal.SIGKILL])
+                        leader = cluster.get(next(row["id"] or 0 for row in log.status() if row["state"] == "leader"))
+                        timer = threading.Timer(0.01 * killed, leader.send, [signal.SIGKILL])
                         timer.start()
                 timer.join()
                 cluster.wait_for_killed()
-                cluster.spawn([cluster.get(leader)])
+                cluster.spawn([leader])
             assert log.here > 100
             assert {r.lsn: r.payload for r in log.read()} == told
     finally:
