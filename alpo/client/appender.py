@@ -5,6 +5,8 @@ Laws:
 * `session` decides what is sent and what an answer means; this module decides only where and when.
 * Everything that queued goes into one frame; everything that one receive brought is heard before anything is sent.
 * No task, event or timer per append: deadlines are looked at every `TICK_S`.
+* Threads may append by themselves once `LONE` of their appends in a row met nothing else under way: the connection and
+  the serials are lent to them, until anything else comes.
 * A server that is silent while appends are unanswered is suspected: the others are asked who leads, and the connection
   is given up only for a better one.
 """
@@ -12,6 +14,7 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from copy import copy
 from functools import partial
 from threading import get_ident
@@ -24,7 +27,7 @@ from alpo.wire.client_codec import encode
 from alpo.wire.requests import AppendRefused, RequestRefused, ServerReply, Status, StatusAnswer
 
 from .arguments import Parcel, Place, check_name, need_append, need_seconds
-from .connection import Connection, Lost
+from .connection import Connection, Loan, Lost
 from .handle import Handle
 from .reasons import AWAY
 from .retry import Pauses
@@ -41,6 +44,8 @@ PROBE_EVERY_S, PROBE_S = 0.2, 1.0
 #: Seconds before a deadline from which on a leader that has not answered is asked what it lacks, and between two such
 #: questions.
 INQUIRE_S = 1.0
+#: Appends of blocking callers in a row, each with nothing else under way, before threads append by themselves.
+LONE = 8
 #: Longest wait for the answers that are still on their way from a server that leads no more.
 PARTING_S = 0.02
 
@@ -78,6 +83,9 @@ class Appender:
         #: Number of the latest question about what the leader lacks, on the connection that it was sent on.
         self._inquiry = 0
         self._inquired_s = 0.0
+        #: The loan to threads, while there is one; and the number of lone appends in a row.
+        self.loan: Loan | None = None
+        self._lone = 0
         #: The pauses before appends without an answer are sent again.
         self._pauses = Pauses()
         self._manager, self._writer, self._watch = Bell(), Bell(), Bell()
@@ -129,7 +137,7 @@ class Appender:
     def forked(self) -> None:
         """End everything in a forked child: the appends under way are the parent's."""
         self._session.leave(Closed(FORKED_WHY))
-        self._connection = self._better = None
+        self._connection = self._better = self.loan = None
 
     def deadline_s(self, timeout_s: float | None) -> float:
         """The deadline of an append made now, seconds of the loop's clock: every append begins here. Raises TypeError,
@@ -146,6 +154,8 @@ class Appender:
     ) -> Handle:
         """Queue an append and return its handle; ``awaited``: the caller awaits it at once. Raises as `Session.append`,
         and TypeError or ValueError for a wrong serial."""
+        if self.loan is not None:
+            self.take_back()
         if place is None:
             handle = self._session.append(parcel, 0, False, deadline_s)
         else:
@@ -200,11 +210,13 @@ class Appender:
 
     async def drain(self) -> None:
         """Wait until every append has been told an outcome; the deadlines bound the wait."""
+        self.take_back()
         while not self._session.told:
             await self.news.wait()
 
     def close(self, why: str = CLOSED) -> Exception | None:
         """End the session and all its appends; returns the first error that nobody was told, or None."""
+        self.take_back()
         error = self._session.close(why)
         self._tell()
         return error
@@ -213,6 +225,47 @@ class Appender:
         """End the whole log, whose tasks have ended: its loop is about to, or one of them has failed."""
         self.close(why)
         self._servers.close(why)
+
+    # -- appends of threads -----------------------------------------------------------------------------------
+
+    def note_lone(self, lone: bool) -> None:
+        """Note an append of a blocking caller, which is queued; ``lone``: nothing else was on the way to this log."""
+        alone = lone and len(self._session.queue) + len(self._session.line) == 1
+        self._lone = self._lone + 1 if alone else 0
+
+    async def _lend(self, connection: Connection, serial: int) -> list[ServerReply]:
+        """Lend the connection to threads, until it is taken back; returns what they heard and left. Raises `Lost`."""
+        session = self._session
+        loan = Loan(connection, session.own_append, serial, session.sure_bytes, self._clock, self._timeout_s)
+        self.loan = loan
+        self._watch.ring()
+        try:
+            await loan.ended.wait()
+        finally:
+            self.take_back()
+        if loan.lost is not None:
+            raise loan.lost
+        return loan.heard
+
+    def take_back(self) -> None:
+        """End the loan to threads, if there is one: the append under way is sent, and goes on here."""
+        loan, self.loan = self.loan, None
+        if loan is None:
+            return
+        self._lone = 0
+        under_way = loan.end()
+        if loan.lost is not None:
+            self._connection = None  # nothing more is sent there
+        self._session.take_back(loan.serial, under_way)
+        self._heard_s = self._clock()
+        self._writer.ring()
+
+    async def go_on(self, loan: Loan, handle: Handle) -> None:
+        """End this loan, and wait for the append that was under way; `Handle.error` tells how it ended."""
+        if self.loan is loan:
+            self.take_back()
+        with suppress(AlpoError):
+            await handle
 
     # -- finding the leader, hearing it -----------------------------------------------------------------------
 
@@ -278,7 +331,10 @@ class Appender:
         """Take one turn: hear what one receive brings, then send. False if this server is to be left."""
         session = self._session
         stalled = session.stalled
-        if stalled is None:
+        serial = session.lend() if self._lone >= LONE and not connection.backlog else None
+        if serial is not None:
+            messages = await self._lend(connection, serial)
+        elif stalled is None:
             messages = await connection.receive()
         elif session.waits():
             messages = []
@@ -409,10 +465,12 @@ class Appender:
 
     async def _run_watch(self) -> None:
         while True:
-            while not self._wanted():
+            while not self._wanted() and self.loan is None:
                 await self._watch.wait()
             await anyio.sleep(TICK_S)
             now_s = self._clock()
+            if self.loan is not None and self.loan.left(now_s):
+                self.take_back()
             self._session.reason = self._servers.reason
             self._session.expire(now_s)
             self._inquire(now_s)

@@ -4,6 +4,8 @@ Laws:
 
 * One event loop runs in a thread of its own for as long as the log is open; all calls meet there.
 * Appends of all threads gather: one hop into the loop takes everything that queued since the last one.
+* A call that appends while nothing else is under way uses the connection in its own thread (`Loan`), and wakes no other
+  thread; whatever else comes, the loop goes on with it.
 * In a forked child every call raises `Closed` before it waits for anything: the loop's thread is not there.
 * An adaptor (`blocking`, `reading`, `Appending`, `Queueing`) makes the blocking twin of one method of `Log`: the same
   name, parameters and docstring, for type checkers and for help().
@@ -28,9 +30,11 @@ from anyio.from_thread import BlockingPortal
 
 from alpo.errors import AlpoError, Closed, Overloaded
 
+from .appender import Appender
 from .arguments import Parcel, Place, Unpickled, batch, need_append, place_of
+from .connection import Loan
 from .handle import Handle
-from .log import Log, begin, close_at_once, finish, withdraw
+from .log import Log, appender_of, begin, close_at_once, finish, withdraw
 from .operator.asking import servers_of
 from .pipeline import Unheard
 from .reading import Batches, Records
@@ -102,16 +106,18 @@ class LoopThread:
 class Request:
     """An append on its way into the loop."""
 
-    __slots__ = ("future", "parcel", "place", "sparse", "timeout_s")
+    __slots__ = ("future", "parcel", "place", "sparse", "timeout_s", "waits")
 
     def __init__(
-        self, parcel: Parcel, place: Place, sparse: bool, timeout_s: float | None, future: SeenFuture
+        self, parcel: Parcel, place: Place, sparse: bool, timeout_s: float | None, future: SeenFuture, waits: bool
     ) -> None:
+        """``waits``: its caller waits for the outcome."""
         self.parcel = parcel
         self.place = place
         self.sparse = sparse
         self.timeout_s = timeout_s
         self.future = future
+        self.waits = waits
 
 
 class SeenFuture(Future[Handle[Any]]):
@@ -180,6 +186,8 @@ class BlockingLog(Unpickled):
         self._taking: Future[None] | None = None
         self._portal: Portal | None = None
         self._opening = threading.Lock()
+        #: The tasks that lend threads their connection, if the loop is one of real time.
+        self._lender: Appender | None = None
 
     def __enter__(self) -> Self:
         self._open()
@@ -200,6 +208,7 @@ class BlockingLog(Unpickled):
 
     def _open_portal(self) -> Portal:
         """Start the log's own event loop."""
+        self._lender = appender_of(self._log)
         return LoopThread()
 
     def _new_future(self) -> SeenFuture:
@@ -268,13 +277,37 @@ class BlockingLog(Unpickled):
     # -- appending: from a thread's queue into the loop -------------------------------------------------------
 
     def _append(self, parcel: Parcel, place: Place, sparse: bool, timeout_s: float | None) -> Handle[Any]:
-        """Submit an append and wait until it is done."""
-        future = self._submit(parcel, place, sparse, timeout_s)
+        """Append and wait until it is done: here, or in the loop."""
+        loan = self._lender.loan if self._lender is not None else None
+        if loan is not None and place is None and not self._running:  # what was queued before goes first
+            handle = self._append_here(loan, parcel, timeout_s)
+            if handle is not None:
+                return handle
+        future = self._submit(parcel, place, sparse, timeout_s, waits=True)
         future.told = True
         try:
             return future.result()
         except KeyboardInterrupt as interrupt:
             raise interrupt.with_traceback(None) from None  # without the frames of the waiting
+
+    def _append_here(self, loan: Loan, parcel: Parcel, timeout_s: float | None) -> Handle[Any] | None:
+        """Append in this thread; None if that is for the loop to do, and was not begun."""
+        assert self._lender is not None
+        try:
+            handle = loan.append(parcel, timeout_s)
+        except KeyboardInterrupt as interrupt:
+            raise interrupt.with_traceback(None) from None
+        if handle is None:
+            return None
+        if not handle.done:
+            try:
+                self.run(partial(self._lender.go_on, loan, handle))
+            except Closed:
+                if not handle.done:  # in a forked child
+                    raise
+        if handle.error is not None:
+            raise handle.error.with_traceback(None)
+        return handle
 
     def _submit_nowait(
         self, parcel: Parcel, place: Place, sparse: bool, timeout_s: float | None
@@ -284,12 +317,14 @@ class BlockingLog(Unpickled):
             raise Overloaded("the local queue is full: wait_room() waits for room")
         return self._submit(parcel, place, sparse, timeout_s)
 
-    def _submit(self, parcel: Parcel, place: Place, sparse: bool, timeout_s: float | None) -> SeenFuture:
+    def _submit(
+        self, parcel: Parcel, place: Place, sparse: bool, timeout_s: float | None, waits: bool = False
+    ) -> SeenFuture:
         """Queue an append and see to it that a task in the loop takes the queue. Raises TypeError, ValueError,
         `Closed`."""
         need_append(place, timeout_s)
         portal = self._require_portal()
-        request = Request(parcel, place, sparse, timeout_s, self._new_future())
+        request = Request(parcel, place, sparse, timeout_s, self._new_future(), waits)
         with self._lock:
             self._queue.append(request)
             start = not self._running
@@ -324,6 +359,8 @@ class BlockingLog(Unpickled):
                 raise
             else:
                 handle.add_done_callback(partial(self._settled, request.future))
+                if self._lender is not None:
+                    self._lender.note_lone(request.waits and not self._queue)
 
     def _settled(self, future: SeenFuture, handle: Handle[Any]) -> None:
         """Hand a finished append's outcome to its future (a callback of the handle)."""

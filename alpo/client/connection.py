@@ -7,6 +7,14 @@ Laws:
   so that at most one group of frames is kept.
 * One task receives at a time; closing wakes every task that waits.
 
+Laws of a `Loan`:
+
+* Whoever holds its lock uses the connection, and its lender takes the lock for ever: then the threads are out.
+* An append under way is in ``_under_way`` from before its first byte is sent until its outcome is known; who takes it
+  out of there sees to it. So an exception in the thread (a signal's, at any place) loses none and doubles none.
+* After an exception, or if a thread does not let go (a signal's handler that waits for this very log), nobody knows how
+  much was sent or received: the connection is closed, and the append is sent again elsewhere.
+
 The sockets are used directly, without a stream class in between: a send from the task that has something to say spares
 a hop through another task, which at one append outstanding is what the client adds to its latency.
 """
@@ -15,17 +23,19 @@ from __future__ import annotations
 
 import math
 import re
+import select
 import socket
 import ssl
 import struct
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 
 import anyio
 
 from alpo._version import __version__
-from alpo.core.requests import Code
+from alpo.core.requests import Appended, Code
 from alpo.core.settings import BATCH_BYTES_MOST
 from alpo.dialling import Unreachable, Way
 from alpo.errors import AlpoError, Overloaded, ProtocolError, Refused, TlsMismatch, Unavailable
@@ -44,9 +54,20 @@ from alpo.wire.framing import (
     WireError,
     frame_bytes_max,
 )
-from alpo.wire.requests import OLDEST_VERSION, VERSION, ClientHello, ClientRequest, Problem, ServerHello, ServerReply
+from alpo.wire.requests import (
+    OLDEST_VERSION,
+    VERSION,
+    Append,
+    ClientHello,
+    ClientRequest,
+    Problem,
+    ServerHello,
+    ServerReply,
+)
 from alpo.wire.shapes import version_told
 
+from .arguments import Parcel, need_seconds
+from .handle import Handle
 from .reasons import OtherCluster
 
 #: `tcpi_bytes_acked` and `tcpi_bytes_received`, at offset 120 of Linux' `struct tcp_info`.
@@ -214,12 +235,17 @@ class Connection:
 
     async def receive(self) -> list[ServerReply]:
         """All messages that one receive completes, at least one. Raises `Lost`."""
-        bodies: list[bytes | memoryview] = []
-        while not bodies:
-            bodies = await self._receive_bodies()
+        messages: list[ServerReply] = []
+        while not messages:
+            await self._readable()
+            messages = self.receive_now()
+        return messages
+
+    def receive_now(self) -> list[ServerReply]:
+        """All messages that what has arrived by now completes. Raises `Lost`."""
         messages: list[ServerReply] = []
         try:
-            for body in bodies:
+            for body in self._bodies_now():
                 message = decode_server(body, self.version)
                 if isinstance(message, Problem):
                     if messages:
@@ -277,20 +303,28 @@ class Connection:
         return strange
 
     async def _receive_bodies(self) -> list[bytes | memoryview]:
+        await self._readable()
+        return self._bodies_now()
+
+    async def _readable(self) -> None:
+        """Wait until something has arrived, or may have. Raises `Lost`."""
+        if self._more:
+            await anyio.lowlevel.checkpoint()
+            return
         try:
-            while True:
-                if self._more:
-                    await anyio.lowlevel.checkpoint()
-                else:
-                    await anyio.wait_readable(self._sock)
-                try:
-                    room = RECEIVE_BYTES if self._more else FIRST_BYTES
-                    data = self._sock.recv(room)
-                except BlockingIOError:
-                    self._more = False
-                    continue
-                break
+            await anyio.wait_readable(self._sock)
         except (OSError, anyio.ClosedResourceError) as error:
+            raise _lost(self.address, error) from error
+
+    def _bodies_now(self) -> list[bytes | memoryview]:
+        """Receive once; returns the bodies of the frames that this completes. Raises `Lost`."""
+        room = RECEIVE_BYTES if self._more else FIRST_BYTES
+        try:
+            data = self._sock.recv(room)
+        except BlockingIOError:
+            self._more = False
+            return []
+        except OSError as error:
             raise _lost(self.address, error) from error
         if not data and self._frames.begins_as_tls:
             raise _Strange(self.address, TLS_TOLD, data)
@@ -301,6 +335,12 @@ class Connection:
             return self._frames.feed(data)
         except FrameError as error:
             raise _Strange(self.address, str(error), data) from error
+
+    def new_poll(self) -> select.poll:
+        """A new object that a thread polls to wait until something has arrived."""
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        return poll
 
     def close(self) -> None:
         """Close; may be called twice. Every task that waits on the connection gets `Lost`."""
@@ -322,6 +362,133 @@ class Connection:
             self._sock.forget()
         else:
             self._sock.close()
+
+
+#: Payload bytes of a thread's own append: larger ones need not go into the kernel at once.
+_OWN_BYTES_MAX = 64 * 1024
+#: Longest wait of a thread until it looks whether the loan has ended. Seconds that the lender waits for a thread that
+#: uses the connection at this moment; seconds without an append until an unused loan is taken back.
+_LOOK_MS, _LET_GO_S, _UNUSED_S = 50, 0.25, 1.0
+
+
+class Loan:
+    """An idle connection in the hands of threads, which append by themselves, one at a time.
+
+    ``make``: makes an append's handle and message of (parcel, serial, deadline); ``serial``: the next; ``bytes_max``:
+    size of a parcel that is not too large.
+    """
+
+    def __init__(
+        self, connection: Connection, make: Callable[[Parcel, int, float], tuple[Handle, Append]], serial: int,
+        bytes_max: int, clock: Callable[[], float], timeout_s: float,
+    ) -> None:
+        self.serial = serial
+        #: Messages that a thread heard and left; and the end of the connection, if it met that.
+        self.heard: list[ServerReply] = []
+        self.lost: Lost | None = None
+        self.ended = anyio.Event()
+        self._connection = connection
+        self._make = make
+        self._bytes_max = min(bytes_max, _OWN_BYTES_MAX)
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._poll = connection.new_poll()
+        self._lock = threading.Lock()
+        self._under_way: list[Handle] = []
+        self._over = self._broken = False
+        self._seen: tuple[int, Handle | None] = serial, None
+        self._seen_s = clock()
+
+    def append(self, parcel: Parcel, timeout_s: float | None) -> Handle | None:
+        """Append in this thread; None: that is for the lender to do. If the handle returned is not done, something
+        unusual came: the append is the lender's once the loan has ended. Raises TypeError, ValueError."""
+        if timeout_s is not None:
+            need_seconds(timeout_s)
+        inside = True
+        try:
+            if not self._lock.acquire(blocking=False):
+                return None
+            busy = self._over or self._under_way or parcel.size > self._bytes_max
+            if busy or (self._poll.poll(0) and self._listen()):
+                self._lock.release()
+                return None
+            deadline_s = self._clock() + (self._timeout_s if timeout_s is None else timeout_s)
+            handle, message = self._make(parcel, self.serial, deadline_s)
+            self._under_way.append(handle)
+            if self._over and self._take() is not None:
+                return None
+            waits = self._send(message)
+            self._lock.release()
+            inside = False
+            while waits:
+                self._poll.poll(_LOOK_MS)
+                inside = True
+                if not self._lock.acquire(blocking=False):
+                    return handle
+                waits = not self._over and not self._hear(handle)
+                self._lock.release()
+                inside = False
+            return handle
+        except BaseException:
+            self._broken = self._broken or inside
+            raise
+
+    def _send(self, message: Append) -> bool:
+        """Send an append; True if all of it has gone."""
+        try:
+            self._connection.send(message)
+        except Lost as lost:
+            self.lost = lost
+            return False
+        return not self._connection.backlog
+
+    def _listen(self) -> bool:
+        """Receive what has come; True if that is anything, or the end."""
+        try:
+            self.heard = self._connection.receive_now()
+        except Lost as lost:
+            self.lost = lost
+        return bool(self.heard) or self.lost is not None
+
+    def _hear(self, handle: Handle) -> bool:
+        """Hear the answer to an append; True if anything has come."""
+        if not self._listen():
+            return False
+        answer = self.heard[0] if len(self.heard) == 1 else None
+        if (
+            type(answer) is Appended and len(answer.lsns) == 1
+            and answer.serial == handle.serial and answer.client == handle.client
+        ):
+            self.serial = handle.serial + 1
+            handle.finish(answer.lsns[0], answer.duplicate)
+            self._under_way.clear()
+            self.heard = []
+        return True
+
+    def left(self, now_s: float) -> bool:
+        """True if it should end, as it was not used for long, or an append takes long; to be asked again and again."""
+        under_way = next(iter(self._under_way), None)
+        seen = self.serial, under_way
+        if seen == self._seen:
+            return under_way is not None or now_s - self._seen_s > _UNUSED_S
+        self._seen, self._seen_s = seen, now_s
+        return under_way is not None and under_way.deadline_s <= now_s
+
+    def end(self) -> Handle | None:
+        """End it; returns the append under way, if there is one, for the lender to see to. For the lender's thread."""
+        free = not self._broken and self._lock.acquire(timeout=_LET_GO_S)
+        self._over = True
+        if not free or self._broken:
+            self._connection.close()
+        self.ended.set()
+        return self._take()
+
+    def _take(self) -> Handle | None:
+        """Take the append under way out of there; None if another thread was faster, or there is none."""
+        try:
+            return self._under_way.pop()
+        except IndexError:
+            return None
 
 
 def _lost(address: str, error: Exception) -> Lost:

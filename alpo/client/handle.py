@@ -216,7 +216,7 @@ class Many:
         try:
             for parcel in parcels:
                 handle = await self._enter(parcel, self._serial)
-                handle.add_done_callback(_heard)
+                handle.add_done_callback(heard)
                 self.under_way.append(handle)
                 if self._serial is not None:
                     self._serial += 1
@@ -248,5 +248,5 @@ class Many:
             self._failed = error
 
 
-def _heard(handle: Handle) -> None:
+def heard(handle: Handle) -> None:
     """Count an outcome as told: the call reports the errors of its appends, and closing the log does not."""

@@ -80,6 +80,11 @@ def append_after(log: Log, payloads: Iterable[Payload], expect_last: int) -> Han
     return appender.append(batch(payloads), place_of(None, expect_last), False, appender.deadline_s(None))
 
 
+def appender_of(log: Log) -> Appender:
+    """The tasks behind a log's appends. For the library."""
+    return log._appender
+
+
 async def begin(log: Log) -> None:
     """Start the tasks of a log, and wait a moment for a named session to open. For the library."""
     appender = log._appender

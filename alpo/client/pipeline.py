@@ -282,6 +282,11 @@ class Pipeline:
         self._begin_wait = begin_wait
         self._sizes = Sizes(WINDOW, PAYLOAD_BYTES_MAX, BATCH_BYTES_MAX)
 
+    @property
+    def sure_bytes(self) -> int:
+        """Size in bytes up to which no parcel can be too large."""
+        return self._sizes.sure_bytes
+
     def append(self, parcel: Parcel, wanted: int | After, sparse: bool, deadline_s: float) -> Handle:
         """Queue an append and return its handle. Raises `TooLarge`, `Overloaded` (no room), or what ended the session.
         """

@@ -35,8 +35,8 @@ from alpo.core.requests import Appended, Code, OpenSession
 from alpo.errors import AlpoError, Refused, SerialExpected, Unavailable
 from alpo.wire.requests import Append, AppendAfter, AppendRefused
 
-from .arguments import After, Item
-from .handle import MAYBE, REFUSED, REPORTED, RESOLVED, Handle
+from .arguments import After, Item, Parcel
+from .handle import MAYBE, REFUSED, REPORTED, RESOLVED, Handle, heard
 from .pipeline import Pipeline
 from .reasons import ENDS, UNSEEN, code_name, fenced, unknown, verdict
 from .tasks import NEW_EVENT, Event
@@ -180,6 +180,31 @@ class Session(Pipeline):
 
     def _frame(self, serial: int, sparse: bool, items: list[Item]) -> Append:
         return Append(self.client or "", self.epoch, serial, sparse, False, items)
+
+    def lend(self) -> int | None:
+        """The next serial, if threads may append by themselves now (`own_append`); else None."""
+        if not self.idle or not self.ready or self.ended is not None or self.stalled is not None:
+            return None
+        self._touched = True
+        return self.next_serial
+
+    def own_append(self, parcel: Parcel, serial: int, deadline_s: float) -> tuple[Handle, Append]:
+        """The handle and the frame of an append in a thread that was lent the serials. Called by that thread."""
+        handle: Handle = Handle(parcel, 0, False, deadline_s, self._begin_wait)
+        handle.client, handle.serial, handle.epoch = self.client or "", serial, self.epoch
+        return handle, self._frame(serial, False, [parcel.item])
+
+    def take_back(self, next_serial: int, handle: Handle | None) -> None:
+        """Go on from a thread's appends: ``next_serial`` is the next, or that of the one under way."""
+        self.next_serial = next_serial
+        if handle is None:
+            return
+        self.next_serial = handle.serial + 1
+        if not handle.done:
+            handle.add_done_callback(heard)  # a blocking call waits for it, or was interrupted
+            self.line.add(handle)
+            self.line.sent = 1
+            self.soonest_s = min(self.soonest_s, handle.deadline_s)
 
     # -- answers ----------------------------------------------------------------------------------------------
 

@@ -363,13 +363,15 @@ class ClientEnd(Connection):
     async def drain(self) -> None:
         """Return at once: the wire takes everything."""
 
-    async def _receive_bodies(self) -> list[bytes | memoryview]:
+    async def _readable(self) -> None:
         await anyio.lowlevel.checkpoint()
         while not self._inbox:
             if self.closed or self._ended:
                 raise self._gone()
             self._news = anyio.Event()
             await self._news.wait()
+
+    def _bodies_now(self) -> list[bytes | memoryview]:
         data = b"".join(self._inbox)
         self._inbox.clear()
         try:
