@@ -282,6 +282,12 @@ class Allowance:
         #: Appends that wait, with their bytes, in order.
         self.held: deque[tuple[Appends, int]] = deque()
 
+    @property
+    def is_free(self) -> bool:
+        """True if `post` would hand appends on at once."""
+        driver = self._driver
+        return not (self.held or driver.replica.settings.has_quotas or driver.full)
+
     def post(self, request: Appends, size_bytes: int) -> None:
         """Hand the appends on, or hold as many as must wait."""
         if self.held or self._driver.full:

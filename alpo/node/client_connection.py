@@ -42,7 +42,7 @@ from alpo.core.requests import AppendRun, Code, Reply
 from alpo.core.settings import size_text
 from alpo.tls import Rights
 from alpo.wire import requests as w
-from alpo.wire.codec import decode_client, encode, largest
+from alpo.wire.codec import decode_client, encode, encode_appended, largest
 from alpo.wire.lanes import BLOCKS_MAX
 
 from .admission import Allowance, Appends, Limits
@@ -362,7 +362,8 @@ class ClientRequests:
             counters.appended_bytes += 0 if reply.duplicate else size_bytes
             if came_s is not None:
                 counters.append_s.add(self._poster.clock_s() - came_s, count)
-            self.gather(reply)
+            if not self._outgoing.closed:
+                self._out.append(encode_appended(reply, self.version))
         else:
             self.appends -= reply.count
             counters.appends[REFUSALS.get(reply.code, "refused")] += reply.count
@@ -380,9 +381,10 @@ class ClientRequests:
 
     def flush(self) -> None:
         """Send the replies kept, at once."""
-        if self._out:
-            out, self._out = self._out, []
+        out = self._out
+        if out:
             self._outgoing.push(out[0] if len(out) == 1 else b"".join(out))
+            out.clear()
 
     def settle(self, reply: w.ServerReply) -> None:
         """Answer a numbered request, at once."""
@@ -420,7 +422,7 @@ class ClientConnection(ClientRequests):
         #: Ends with the connection, and whatever runs in it.
         self.nursery = nursery
         self._driver = driver
-        self._answered = trio.lowlevel.ParkingLot()
+        self._answered, self._is_awaited = trio.lowlevel.ParkingLot(), False
         #: One page at a time, so that a slow reader holds one page in memory.
         self.paging = trio.Lock()
         self._allowance = Allowance(driver, self._payer, self._hand_on)
@@ -434,7 +436,7 @@ class ClientConnection(ClientRequests):
             if self._behind:
                 await self._all_handed_on.park()
             elif self.appends:
-                await self._answered.park()
+                await self._until_answered()
             else:
                 await self.link.wait_below(0)
 
@@ -450,7 +452,8 @@ class ClientConnection(ClientRequests):
         """Post all requests. Returns False if no more may be read for now. Raises `WireError`."""
         for body in bodies:
             self.take(decode_client(body, self.version), len(body))
-        self.flush()
+        if self._out:
+            self.flush()
         limits = self._limits
         return not self._allowance.held and not self._behind and (
             self.appends < limits.connection_inflight_max
@@ -466,14 +469,17 @@ class ClientConnection(ClientRequests):
             elif self._allowance.held:
                 await self._allowance.wait()
             elif self.appends >= limits.connection_inflight_max:
-                await self._answered.park()
+                await self._until_answered()
             elif self.link.queued_bytes > limits.client_outbox_bytes_high:
                 await self.link.wait_below(limits.client_outbox_bytes_high)
             else:
                 return
 
     def _post(self, request: Appends, size_bytes: int) -> None:
-        self._allowance.post(request, size_bytes)
+        if size_bytes < AHEAD_BYTES_MIN and not self._behind and self._allowance.is_free:
+            super()._post(request, size_bytes)
+        else:
+            self._allowance.post(request, size_bytes)
 
     def _hand_on(self, request: Appends, size_bytes: int) -> None:
         """Hand appends that quotas allow to the core; if they are large, their bodies go ahead to the members."""
@@ -516,8 +522,13 @@ class ClientConnection(ClientRequests):
 
     def flush(self) -> None:
         super().flush()
-        if self._answered and self.appends < self._limits.connection_inflight_max:
+        if self._is_awaited and self.appends < self._limits.connection_inflight_max:
+            self._is_awaited = False
             self._answered.unpark_all()
+
+    async def _until_answered(self) -> None:
+        self._is_awaited = True
+        await self._answered.park()
 
 
 class Asked:

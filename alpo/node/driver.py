@@ -27,7 +27,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from operator import is_not
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import structlog
 import trio
@@ -319,8 +319,9 @@ class Driver(trio.abc.Instrument):
         """Hand each reply to its asker, and have each asker flush after the last reply of this step. Part of
         `Shell`."""
         touched: dict[Asker, None] = {}
+        asker: Any
         for reply in replies:
-            asker = cast(Asker, reply.origin)
+            asker = reply.origin
             asker.answer(reply)
             touched[asker] = None
         for asker in touched:

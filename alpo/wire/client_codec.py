@@ -184,7 +184,6 @@ REQUESTS = (
     Shape(28, q.ChangeMember, (s.number, s.one_of(MemberStep), s.positive, _address, s.signed)),
     Shape(29, q.Transfer, (s.number, s.positive)),
 )
-_APPEND_NUMBER = REQUESTS[0].number
 _DONE = Shape(36, r.Done, (s.number, s.number))
 REPLIES = (
     Shape(32, q.Appended, (s.client_id, s.positive, _lsns, s.flag), forms=((2, _plain_lsns),), kept=1),
@@ -216,6 +215,8 @@ REPLIES = (
     Shape(49, q.HandedOver, (s.number, s.number, s.number)),
 )
 
+_APPEND_NUMBER, _APPENDED = REQUESTS[0].number, REPLIES[0]
+
 #: Replies of the core that are sent as a `Done`, with its number.
 _DONE_NUMBERS: dict[type, Callable[[Any], int]] = {
     q.Dropped: lambda reply: reply.epoch, q.CursorIs: lambda reply: reply.lsn, q.Initialised: lambda reply: 0,
@@ -243,6 +244,14 @@ def encode(
     if shape is None:
         shape, message = _DONE, r.Done(message[0], _DONE_NUMBERS[type(message)](message))  # type: ignore[arg-type]
     return frame(pack(s.plain_fields(shape, message)))
+
+
+def encode_appended(reply: q.Appended, version: int = r.VERSION) -> bytes:
+    """The frame of an `Appended`, as `encode` makes it, in fewer steps: every append has one."""
+    if _BY_CLASS[version][q.Appended] is not _APPENDED:
+        return encode(reply, version)
+    _, client, serial, lsns, duplicate = reply
+    return frame(pack((_APPENDED.number, client, serial, _plain_lsns(lsns), duplicate)))
 
 
 def encode_problem(code: Code, text: str) -> bytes:

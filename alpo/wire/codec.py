@@ -36,6 +36,7 @@ from .client_codec import (
     decode_hello,
     decode_server,
     encode,
+    encode_appended,
     encode_problem,
     largest,
 )
@@ -195,6 +196,6 @@ def decode_envelope(body: bytes | memoryview, version: int = r.VERSION) -> m.Env
 
 __all__ = [
     "ADDRESS_BYTES_MAX", "ENTRIES_MAX", "ITEMS_MAX", "ROWS_MAX", "Largest", "ToldProblem", "WireError", "WrongVersion",
-    "decode_client", "decode_envelope", "decode_hello", "decode_server", "encode", "encode_entries", "encode_envelope",
-    "encode_problem", "largest", "version_told",
+    "decode_client", "decode_envelope", "decode_hello", "decode_server", "encode", "encode_appended", "encode_entries",
+    "encode_envelope", "encode_problem", "largest", "version_told",
 ]
