@@ -293,8 +293,8 @@ class Link:
         self, poller: Poller, take: Callable[[list[Body]], bool], room: Callable[[], Awaitable[None]]
     ) -> NoReturn:
         """Call ``take`` with whatever arrives, a group of bodies at a time, until the connection ends. The bodies last
-        until ``take`` returns. After it has returned False, nothing is read until ``room()`` is done. Raises `LinkClosed`, `FrameError`, and the
-        `WireError` that ``take`` raised."""
+        until ``take`` returns. After it has returned False, nothing is read until ``room()`` is done. Raises
+        `LinkClosed`, `FrameError`, and the `WireError` that ``take`` raised."""
         self._take = take
         while not self.closed:
             try:

@@ -39,7 +39,18 @@ from .client_codec import (
     largest,
 )
 from .client_codec import SHAPES as CLIENT_SHAPES
-from .framing import APART_BYTES_MIN, WireError, frame, frame_parts, pack, pack_apart, unpack_list, unpack_message
+from .framing import (
+    APART_BYTES_MIN,
+    BIN32,
+    EMPTY_BIN,
+    WireError,
+    frame,
+    frame_parts,
+    pack,
+    pack_apart,
+    unpack_list,
+    unpack_message,
+)
 from .shapes import ADDRESS_BYTES_MAX, Shape, WrongVersion, version_told
 
 #: Most entries of one `AppendRequest`.
@@ -146,7 +157,10 @@ def encode_entries(entries: list[Entry]) -> list[bytes]:
 
 def encode_long(envelope: m.Envelope, entries: list[bytes], version: int = r.VERSION) -> list[bytes]:
     """An AppendRequest as `encode_envelope` makes it, in parts: the bytes of ``entries`` are not copied."""
-    return frame_parts([*_prefix(envelope, _BY_CLASS[version][m.AppendRequest]), *envelope.message[:-1]], entries)
+    sender, target, message = envelope.sender, envelope.target, envelope.message
+    number = _BY_CLASS[version][type(message)].number
+    prefix = [number, envelope.cluster, sender.id, sender.incarnation, target.id, target.incarnation]
+    return frame_parts([*prefix, *message[:-1]], entries)
 
 
 def encode_envelope(envelope: m.Envelope, entries: list[bytes] | None = None, version: int = r.VERSION) -> bytes:
@@ -156,16 +170,15 @@ def encode_envelope(envelope: m.Envelope, entries: list[bytes] | None = None, ve
 
     Raises `WireError` for a value that cannot be packed; fields are checked only on arrival.
     """
-    message = envelope.message
-    if type(message) is m.AppendRequest:
-        return b"".join(encode_long(envelope, entries or encode_entries(message.entries), version))
+    sender, target, message = envelope.sender, envelope.target, envelope.message
     shape = _BY_CLASS[version][type(message)]
-    return frame(pack(_prefix(envelope, shape) + s.plain_fields(shape, message)[1:]))
-
-
-def _prefix(envelope: m.Envelope, shape: Shape) -> list[Any]:
-    sender, target = envelope.sender, envelope.target
-    return [shape.number, envelope.cluster, sender.id, sender.incarnation, target.id, target.incarnation]
+    prefix = [shape.number, envelope.cluster, sender.id, sender.incarnation, target.id, target.incarnation]
+    if type(message) is not m.AppendRequest:
+        return frame(pack(prefix + s.plain_fields(shape, message)[1:]))
+    blob = encode_entries(message.entries) if entries is None else entries
+    # Pack an empty value in the blob's place, then append the blob: it is copied only once, into the frame.
+    head = pack([*prefix, *message[:-1], b""]).removesuffix(EMPTY_BIN)
+    return frame(head, BIN32.pack(0xC6, sum(map(len, blob))), *blob)
 
 
 @lru_cache(maxsize=64, typed=True)  # every message of a connection has the same

@@ -35,8 +35,9 @@ _FEW = 15
 _KEPT_BYTES_MAX = 1 << 18
 #: Binaries from this length on are sent from where they are; shorter ones are copied to what is around them.
 APART_BYTES_MIN = 8 << 10
-_BIN32 = struct.Struct(">BI")
-_EMPTY_BIN = b"\xc4\x00"
+#: Head of a binary, behind 0xC6; and an empty binary.
+BIN32 = struct.Struct(">BI")
+EMPTY_BIN = b"\xc4\x00"
 _U16 = struct.Struct(">H")
 _U32 = struct.Struct(">I")
 
@@ -96,7 +97,7 @@ def _array_head(count: int) -> bytes:
 
 
 def _bin_head(length: int) -> bytes:
-    return b"\xc5" + _U16.pack(length) if length < 1 << 16 else _BIN32.pack(0xC6, length)
+    return b"\xc5" + _U16.pack(length) if length < 1 << 16 else BIN32.pack(0xC6, length)
 
 
 def unpack_message(body: bytes | memoryview) -> tuple[Any, ...]:
@@ -221,7 +222,7 @@ def frame_parts(fields: list[Any], tail: list[bytes]) -> list[bytes]:
     """A frame in parts that belong together, whose body is a message of these ``fields`` and of a last one, a binary of
     all bytes of ``tail``; those are not copied. Raises `Oversized`, `WireError`."""
     length = sum(map(len, tail))
-    head = pack([*fields, b""]).removesuffix(_EMPTY_BIN) + _BIN32.pack(0xC6, length)
+    head = pack([*fields, b""]).removesuffix(EMPTY_BIN) + BIN32.pack(0xC6, length)
     return [frame_header(len(head) + length, (head, *tail)) + head, *tail]
 
 
