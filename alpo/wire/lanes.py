@@ -166,8 +166,8 @@ class LaneReader:
         self._open, self._tell, self._have = True, tell, have
 
     def feed(self, data: bytes | memoryview) -> list[bytes | memoryview]:
-        """Take received bytes; returns the bodies that are complete, which may point into ``data``. Raises `FrameError`, and `WireError` for a mark
-        without sense."""
+        """Take received bytes; returns the bodies that are complete, which may point into ``data``. Raises
+        `FrameError`, and `WireError` for a mark without sense."""
         bodies = self._short.feed(data)
         if self._open:
             for body in bodies:
