@@ -17,13 +17,13 @@ import typer
 ROOT = Path(__file__).parents[1]
 #: The most that there may be of each.
 BUDGET = {
-    "lines of alpo": 45_500,
+    "lines of alpo": 45_700,
     "lines of cli": 10_400,
     "lines of sim": 17_600,
-    "lines of tests": 63_700,
+    "lines of tests": 63_950,
     "files of alpo, cli and sim": 300,
     "options of alpo and alpo-pipeline": 586,
-    "words of docs and README": 60_000,
+    "words of docs and README": 60_200,
 }
 #: The part of a number that may be left over.
 SPARE = 1 / 20

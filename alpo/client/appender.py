@@ -23,7 +23,7 @@ import anyio
 
 from alpo.core.requests import Appended, Code, Opened
 from alpo.errors import AlpoError, Closed, NoSpace, Refused, Unavailable
-from alpo.wire.client_codec import encode
+from alpo.wire.client_codec import encode, encode_parts
 from alpo.wire.requests import AppendRefused, RequestRefused, ServerReply, Status, StatusAnswer
 
 from .arguments import Parcel, Place, check_name, need_append, need_seconds
@@ -48,6 +48,8 @@ INQUIRE_S = 1.0
 LONE = 8
 #: Longest wait for the answers that are still on their way from a server that leads no more.
 PARTING_S = 0.02
+#: Bytes of appends under way from which on it is looked whether they can be sent without a copy.
+_LARGE_BYTES = 32 << 10
 
 
 class Appender:
@@ -448,7 +450,10 @@ class Appender:
             self._heard_s = self._clock()
         try:
             while session.has_more and (append := session.next_append()) is not None:
-                connection.send_now(encode(append, connection.version))
+                if session.line.bytes < _LARGE_BYTES:
+                    connection.send_now(encode(append, connection.version))
+                else:
+                    connection.send_parts(encode_parts(append, connection.version))
                 if connection.backlog:
                     self._writer.ring()
                     return

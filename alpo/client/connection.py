@@ -74,6 +74,8 @@ from .reasons import OtherCluster
 _MOVED = struct.Struct("@QQ")
 #: Bytes to receive at once: after a receive that was full, and otherwise. The allocator maps new memory for the larger.
 RECEIVE_BYTES, FIRST_BYTES = 256 * 1024, 64 * 1024
+#: Most buffers of one send; systems take 1024.
+_BUFFERS_MAX = 256
 #: Longest time, and most bytes, to hear what a port says that is not a log's.
 _STRANGER_S, _STRANGER_BYTES_MAX = 0.5, 16 * 1024
 _GIVE_TLS = "give --ca, --cert and --key, or tls= in Python"
@@ -209,6 +211,22 @@ class Connection:
             raise _lost(self.address, error) from error
         if sent < len(data):
             self.backlog = data[sent:]
+
+    def send_parts(self, parts: list[bytes]) -> None:
+        """Send like `send_now` what the parts are together. Raises `Lost`."""
+        sent = 0
+        if not self.backlog and len(parts) <= _BUFFERS_MAX and not isinstance(self._sock, SecureSocket):
+            try:
+                sent = self._sock.sendmsg(parts)
+                self._taken_bytes += sent
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                raise _lost(self.address, error) from error
+            if sent < sum(map(len, parts)):
+                self.backlog = b"".join(parts)[sent:]
+            return
+        self.send_now(b"".join(parts))
 
     @property
     def moved_bytes(self) -> int:

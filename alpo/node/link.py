@@ -30,11 +30,12 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from itertools import islice
 from typing import Any, NoReturn, TypeAlias
 
 import trio
 
-from alpo.secure import Contexts, TlsBroken
+from alpo.secure import Contexts, SecureSocket, TlsBroken
 from alpo.tls import FIRST_BYTES, Rights
 from alpo.wire.codec import WireError
 from alpo.wire.framing import HELLO_BYTES_MAX, FrameError
@@ -51,6 +52,8 @@ if sys.platform == "linux":
 Body: TypeAlias = bytes | memoryview
 
 _RECEIVE_BYTES = 1 << 16  # the allocator maps new memory for each buffer of 128 KiB or more: 9 µs
+#: Bytes to receive at once after a receive that was full.
+_MUCH_BYTES = 1 << 18
 _LINGER_S = 1.0
 #: Number of bytes not sent yet from which on the kernel gets no more pieces. A short frame then waits behind these
 #: bytes and one piece, 64 KiB in all, however much of the piece the kernel took.
@@ -72,8 +75,20 @@ _MEASURED_BYTES, _MEASURED_S = 1 << 20, 0.05
 #: Pause after a send that was refused though the socket could be written to.
 _REFUSED_S = 0.001
 _LINGER_BYTES = 1 << 22
+#: Most buffers of one send; systems take 1024.
+_BUFFERS_MAX = 64
 #: Places, in Linux' `struct tcp_info`, of `tcpi_rtt`, the round trip time in microseconds, and `tcpi_bytes_acked`.
 _RTT, _ACKED = slice(68, 72), slice(120, 128)
+
+
+class _Room(threading.local):
+    """A buffer for each thread to receive much into: mapping memory for it each time takes longer than the receive."""
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(_MUCH_BYTES))
+
+
+_room = _Room()
 
 
 class LinkClosed(Exception):
@@ -147,6 +162,7 @@ class Link:
         self.closed = ""
         self._trouble = ""
         self._take: Callable[[list[Body]], bool] | None = None  # gets what `deliver` receives
+        self._much = False  # the last receive of `deliver` was full
         self._poller: Poller | None = None  # the one that watches the socket for `deliver`
         self._paused = trio.Event()  # set when it does so no longer
         self._undeliverable: FrameError | WireError | None = None
@@ -276,9 +292,9 @@ class Link:
     async def deliver(
         self, poller: Poller, take: Callable[[list[Body]], bool], room: Callable[[], Awaitable[None]]
     ) -> NoReturn:
-        """Call ``take`` with whatever arrives, a group of bodies at a time, until the connection ends. After ``take``
-        has returned False, nothing is read until ``room()`` is done. Raises `LinkClosed`, `FrameError`, and the
-        `WireError` that ``take`` raised."""
+        """Call ``take`` with whatever arrives, a group of bodies at a time, until the connection ends. The bodies last
+        until ``take`` returns. After it has returned False, nothing is read until ``room()`` is done. Raises
+        `LinkClosed`, `FrameError`, and the `WireError` that ``take`` raised."""
         self._take = take
         while not self.closed:
             try:
@@ -304,8 +320,9 @@ class Link:
             return
         assert self._take is not None
         try:
-            data = self._sock.recv(_RECEIVE_BYTES)
+            data = self._sock.recv(_RECEIVE_BYTES) if not self._much else self._receive_much()
             self.traffic.received_bytes += len(data)
+            self._much = len(data) >= _RECEIVE_BYTES
             if not data:
                 self.close("closed by the other side")
             elif bodies := self._reader.feed(data):
@@ -321,6 +338,13 @@ class Link:
         except (FrameError, WireError) as error:
             self._undeliverable = error
             self._pause()
+
+    def _receive_much(self) -> bytes | memoryview:
+        """Receive more at once, into a buffer that the next call in this thread overwrites."""
+        if isinstance(self._sock, SecureSocket):
+            return self._sock.recv(_RECEIVE_BYTES)
+        room = _room.view
+        return room[: self._sock.recv_into(room)]
 
     def _pause(self) -> None:
         if self._poller is not None:
@@ -339,14 +363,15 @@ class Link:
             with contextlib.suppress(trio.RunFinishedError):  # the server has stopped
                 self._token.run_sync_soon(self._see_to_rest)
 
-    def push_long(self, data: bytes, ordered: bool) -> None:
-        """Send ``data`` in pieces, after `open_lanes`. ``ordered``: it has entries, see `long_entries`. From any
-        thread."""
+    def push_long(self, *parts: bytes, ordered: bool) -> None:
+        """Send a frame, the ``parts`` joined, in pieces, after `open_lanes`. ``ordered``: it has entries, see
+        `long_entries`. From any thread."""
         with self._lock:
             if self.closed or self._trouble:
                 return
-            self._long.add(data, ordered)
-            self._queued(len(data))
+            before_bytes = self._long.bytes
+            self._long.add(*parts, ordered=ordered)
+            self._queued(self._long.bytes - before_bytes)
         if trio.lowlevel.in_trio_run():
             self._send_at_once()
             self._see_to_rest()
@@ -366,7 +391,7 @@ class Link:
 
     def send_block(self, number: int, data: bytes) -> None:
         """Send bytes ahead of the message in which they belong; see `held`."""
-        self.push_long(block_frame(number, data), ordered=False)
+        self.push_long(*block_frame(number, data), ordered=False)
 
     def forget_block(self, number: int) -> None:
         """Have a block forgotten, after all that was pushed before; refer to it no more."""
@@ -503,13 +528,17 @@ class Link:
                 if not self._long.bytes:
                     return False
                 self._take_piece()
-            sent = self._sock.send(queue[0])
+            if len(queue) == 1 or isinstance(self._sock, SecureSocket):
+                sent = self._sock.send(queue[0])
+            else:
+                sent = self._sock.sendmsg(islice(queue, _BUFFERS_MAX))
             self.traffic.sent_bytes += sent
             self.queued_bytes -= sent
-            if sent < len(queue[0]):
+            while queue and sent >= len(queue[0]):
+                sent -= len(queue.popleft())
+            if sent:
                 queue[0] = queue[0][sent:]
                 return False
-            queue.popleft()
             return bool(queue or self._long.bytes)
 
     def _take_piece(self) -> None:
@@ -518,10 +547,13 @@ class Link:
         if not self._long_sent_bytes:
             self._long_since_s = now_s
         before_bytes = long.bytes
-        piece = memoryview(long.piece())
-        self._queue.append(piece)
-        self.queued_bytes += long.bytes + len(piece) - before_bytes
-        self._long_sent_bytes += len(piece)
+        parts = long.piece()
+        size = sum(map(len, parts))
+        if isinstance(self._sock, SecureSocket):  # each buffer would be a record of its own
+            parts = [b"".join(parts)]
+        self._queue.extend(map(memoryview, parts))
+        self.queued_bytes += long.bytes + size - before_bytes
+        self._long_sent_bytes += size
         if not long.bytes or self._long_sent_bytes > _MEASURED_BYTES:
             took_s = now_s - self._long_since_s
             if took_s > _MEASURED_S or self._long_sent_bytes > _MEASURED_BYTES:

@@ -28,7 +28,7 @@ from alpo.core.members import Identity
 from alpo.core.messages import REQUESTS, START_ONLY, AppendRequest, Envelope, wants_answer
 from alpo.core.ready import Moving, Received
 from alpo.core.replica import Replica
-from alpo.wire.codec import WireError, decode_envelope, encode_entries, encode_envelope
+from alpo.wire.codec import WireError, decode_envelope, encode_entries, encode_envelope, encode_long
 from alpo.wire.lanes import PIECE_BYTES_MAX, with_blocks
 from alpo.wire.requests import PeerHello, ServerHello
 
@@ -116,8 +116,8 @@ class Route:
         self.silent_since_s: float | None = None
 
 
-#: A link's way to send, and the bytes.
-_Push: TypeAlias = tuple[Callable[[bytes], None], bytes]
+#: Sends something.
+_Push: TypeAlias = Callable[[], None]
 
 
 @dataclass(slots=True)
@@ -235,16 +235,16 @@ class Routes:
 
     def send(self, envelopes: Sequence[Envelope], now_s: float) -> None:
         """Encode and send; the first peer's bytes leave before the next one's are encoded."""
-        for push, data in self._encode(envelopes, now_s):
-            push(data)
+        for push in self._encode(envelopes, now_s):
+            push()
 
     def prepare(self, envelopes: Sequence[Envelope], now_s: float) -> Callable[[], None]:
         """Encode now; returns a function that sends, for any thread."""
         encoded = list(self._encode(envelopes, now_s, from_thread=True))
 
         def send() -> None:
-            for push, data in encoded:
-                push(data)
+            for push in encoded:
+                push()
 
         return send
 
@@ -254,9 +254,9 @@ class Routes:
             route.link.abandon_long()
 
     def _encode(self, envelopes: Sequence[Envelope], now_s: float, *, from_thread: bool = False) -> Iterator[_Push]:
-        """Yield what sends, and the bytes; consecutive short messages to one peer are joined. Entries for several peers
-        are encoded once. ``from_thread``: any thread may send."""
-        blobs: dict[tuple[int, int], bytes] = {}
+        """Yield what sends; consecutive short messages to one peer are joined. Entries for several peers are encoded
+        once. ``from_thread``: any thread may send."""
+        blobs: dict[tuple[int, int], list[bytes]] = {}
         link: Link | None = None
         parts: list[bytes] = []
         for envelope in envelopes:
@@ -273,21 +273,25 @@ class Routes:
                     blob = blobs[ends] = encode_entries(message.entries)
             if route.link is not link:
                 if link is not None and parts:
-                    yield link.push_from_thread if from_thread else link.push, b"".join(parts)
+                    yield partial(link.push_from_thread if from_thread else link.push, b"".join(parts))
                 link, parts = route.link, []
-            data = encode_envelope(envelope, blob, route.version)
             behind = bool(blob is not None and link.long_entries)
-            if self.blocks and type(message) is AppendRequest and message.entries:
-                data, here = self._with_blocks(route, message, data)
-                behind = behind or not here
-            if len(data) > PIECE_BYTES_MAX or behind:
-                yield partial(link.push_long, ordered=blob is not None), data
+            if blob is not None and len(blob) > 1 and not self.blocks:
+                whole = encode_long(envelope, blob, route.version)
             else:
-                parts.append(data)
+                data = encode_envelope(envelope, blob, route.version)
+                if self.blocks and type(message) is AppendRequest and message.entries:
+                    data, here = self._with_blocks(route, message, data)
+                    behind = behind or not here
+                whole = [data]
+            if behind or sum(map(len, whole)) > PIECE_BYTES_MAX:
+                yield partial(link.push_long, *whole, ordered=blob is not None)
+            else:
+                parts += whole
             if route.silent_since_s is None and wants_answer(message):
                 route.silent_since_s = now_s
         if link is not None and parts:
-            yield link.push_from_thread if from_thread else link.push, b"".join(parts)
+            yield partial(link.push_from_thread if from_thread else link.push, b"".join(parts))
 
     def _with_blocks(self, route: Route, message: AppendRequest, data: bytes) -> tuple[bytes, bool]:
         """The frame ``data`` of a message with entries, without the blocks that went ahead; and whether the other side

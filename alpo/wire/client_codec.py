@@ -20,7 +20,7 @@ from alpo.core.requests import Code, Fate, MemberStep
 
 from . import requests as r
 from . import shapes as s
-from .framing import WireError, frame, pack, unpack_list, unpack_message
+from .framing import APART_BYTES_MIN, WireError, frame, frame_parts, pack, pack_apart, unpack_list, unpack_message
 from .shapes import Shape, WrongVersion
 
 #: Most items of one `Append`, so also LSNs of one `Appended`; a client with more in flight sends several.
@@ -252,6 +252,16 @@ def encode_appended(reply: q.Appended, version: int = r.VERSION) -> bytes:
         return encode(reply, version)
     _, client, serial, lsns, duplicate = reply
     return frame(pack((_APPENDED.number, client, serial, _plain_lsns(lsns), duplicate)))
+
+
+def encode_parts(message: r.Append | r.AppendAfter, version: int = r.VERSION) -> list[bytes]:
+    """A request as `encode` makes it, in parts that belong together: payloads are not copied if the first is large."""
+    if type(message) is not r.Append:
+        return [encode(message, version)]
+    first = message.items[0]
+    if len(first if type(first) is bytes else first[1]) < APART_BYTES_MIN:
+        return [encode(message, version)]
+    return frame_parts([_BY_CLASS[version][r.Append].number, *message[:-1]], pack_apart(message.items))
 
 
 def encode_problem(code: Code, text: str) -> bytes:

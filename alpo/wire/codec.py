@@ -15,7 +15,6 @@ Laws of messages between servers:
 
 from __future__ import annotations
 
-import struct
 from functools import lru_cache
 from itertools import chain, repeat
 from operator import attrgetter
@@ -41,7 +40,18 @@ from .client_codec import (
     largest,
 )
 from .client_codec import SHAPES as CLIENT_SHAPES
-from .framing import WireError, frame, pack, unpack_list, unpack_message
+from .framing import (
+    APART_BYTES_MIN,
+    BIN32,
+    EMPTY_BIN,
+    WireError,
+    frame,
+    frame_parts,
+    pack,
+    pack_apart,
+    unpack_list,
+    unpack_message,
+)
 from .shapes import ADDRESS_BYTES_MAX, Shape, WrongVersion, version_told
 
 #: Most entries of one `AppendRequest`.
@@ -53,8 +63,6 @@ HEAD_BYTES_MAX = 1 << 20
 
 _json = s.text(s.TEXT_BYTES_MAX)
 _digest = s.octets(0, s.ID_BYTES)
-_BIN32 = struct.Struct(">BI")
-_EMPTY_BIN = b"\xc4\x00"
 _PREFIX = 6
 _client_of = attrgetter("client")
 _SESSION_TYPES = (str, int, bytes, int, int, int, int, int)
@@ -140,15 +148,26 @@ _BY_CLASS = {4: {shape.cls: shape for shape in SHAPES}}
 _BY_NUMBER = {4: {shape.number: shape for shape in SHAPES}}
 
 
-def encode_entries(entries: list[Entry]) -> bytes:
-    """Pack entries; the result may be given to `encode_envelope` for each peer. Raises `WireError`."""
-    return pack(entries)
+def encode_entries(entries: list[Entry]) -> list[bytes]:
+    """Pack entries; the result may be given to `encode_envelope`, or `encode_long`, for each peer. It has several parts
+    if bodies are large: those are not copied. Raises `WireError`."""
+    if entries and len(entries[0].body) >= APART_BYTES_MIN:
+        return pack_apart(entries)
+    return [pack(entries)]
 
 
-def encode_envelope(envelope: m.Envelope, entries_blob: bytes | None = None, version: int = r.VERSION) -> bytes:
+def encode_long(envelope: m.Envelope, entries: list[bytes], version: int = r.VERSION) -> list[bytes]:
+    """An AppendRequest as `encode_envelope` makes it, in parts: the bytes of ``entries`` are not copied."""
+    sender, target, message = envelope.sender, envelope.target, envelope.message
+    number = _BY_CLASS[version][type(message)].number
+    prefix = [number, envelope.cluster, sender.id, sender.incarnation, target.id, target.incarnation]
+    return frame_parts([*prefix, *message[:-1]], entries)
+
+
+def encode_envelope(envelope: m.Envelope, entries: list[bytes] | None = None, version: int = r.VERSION) -> bytes:
     """The envelope as a frame, for a connection of this protocol ``version``.
 
-    ``entries_blob``: `encode_entries` of an AppendRequest's entries, if already made.
+    ``entries``: `encode_entries` of an AppendRequest's entries, if already made.
 
     Raises `WireError` for a value that cannot be packed; fields are checked only on arrival.
     """
@@ -157,10 +176,10 @@ def encode_envelope(envelope: m.Envelope, entries_blob: bytes | None = None, ver
     prefix = [shape.number, envelope.cluster, sender.id, sender.incarnation, target.id, target.incarnation]
     if type(message) is not m.AppendRequest:
         return frame(pack(prefix + s.plain_fields(shape, message)[1:]))
-    blob = encode_entries(message.entries) if entries_blob is None else entries_blob
+    blob = encode_entries(message.entries) if entries is None else entries
     # Pack an empty value in the blob's place, then append the blob: it is copied only once, into the frame.
-    head = pack([*prefix, *message[:-1], b""]).removesuffix(_EMPTY_BIN)
-    return frame(head, _BIN32.pack(0xC6, len(blob)), blob)
+    head = pack([*prefix, *message[:-1], b""]).removesuffix(EMPTY_BIN)
+    return frame(head, BIN32.pack(0xC6, sum(map(len, blob))), *blob)
 
 
 @lru_cache(maxsize=64, typed=True)  # every message of a connection has the same
@@ -197,5 +216,5 @@ def decode_envelope(body: bytes | memoryview, version: int = r.VERSION) -> m.Env
 __all__ = [
     "ADDRESS_BYTES_MAX", "ENTRIES_MAX", "ITEMS_MAX", "ROWS_MAX", "Largest", "ToldProblem", "WireError", "WrongVersion",
     "decode_client", "decode_envelope", "decode_hello", "decode_server", "encode", "encode_appended", "encode_entries",
-    "encode_envelope", "encode_problem", "largest", "version_told",
+    "encode_envelope", "encode_long", "encode_problem", "largest", "version_told",
 ]

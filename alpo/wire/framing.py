@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from collections.abc import Iterable, Sequence
 from typing import Any
 from zlib import crc32
 
@@ -32,6 +33,11 @@ ARRAY_MAX = 1024
 _FEW = 15
 #: A packer keeps its buffer, so one that has packed more is dropped.
 _KEPT_BYTES_MAX = 1 << 18
+#: Binaries from this length on are sent from where they are; shorter ones are copied to what is around them.
+APART_BYTES_MIN = 8 << 10
+#: Head of a binary, behind 0xC6; and an empty binary.
+BIN32 = struct.Struct(">BI")
+EMPTY_BIN = b"\xc4\x00"
 _U16 = struct.Struct(">H")
 _U32 = struct.Struct(">I")
 
@@ -61,6 +67,37 @@ def pack(value: Any) -> bytes:
     if len(data) > _KEPT_BYTES_MAX:
         _packers.packer = msgpack.Packer()
     return data
+
+
+def pack_apart(rows: Sequence[Any]) -> list[bytes]:
+    """Pack a list of binaries and short tuples, each with one large binary at most. The result is in parts that belong
+    together: large binaries are among them as they are, without a copy. Raises `WireError`."""
+    parts: list[bytes] = []
+    near = [_array_head(len(rows))]
+    for row in rows:
+        fields = (row,) if type(row) is bytes else row
+        at = next((at for at, value in enumerate(fields) if type(value) is bytes and len(value) >= APART_BYTES_MIN), -1)
+        if at < 0:
+            near.append(pack(row))
+            continue
+        if fields is row:
+            near += _array_head(len(row)), pack(row[:at])[1:]
+        near.append(_bin_head(len(fields[at])))
+        parts += b"".join(near), fields[at]
+        near = [pack(fields[at + 1 :])[1:]]
+    if near != [b""]:
+        parts.append(b"".join(near))
+    return parts
+
+
+def _array_head(count: int) -> bytes:
+    if count <= _FEW:
+        return bytes((0x90 + count,))
+    return b"\xdc" + _U16.pack(count) if count < 1 << 16 else b"\xdd" + _U32.pack(count)
+
+
+def _bin_head(length: int) -> bytes:
+    return b"\xc5" + _U16.pack(length) if length < 1 << 16 else BIN32.pack(0xC6, length)
 
 
 def unpack_message(body: bytes | memoryview) -> tuple[Any, ...]:
@@ -143,6 +180,7 @@ _HTTP = (b"HTTP", b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"DELE", b"PATC",
 #: the frames in pieces have their own.
 PIECE_HEAD = b"\xc1\x00"
 PIECE_CHECK = crc32(PIECE_HEAD)
+_PIECE = struct.Struct("<II2s")
 
 
 class FrameError(ValueError):
@@ -178,10 +216,27 @@ def frame(*parts: bytes | memoryview) -> bytes:
     return b"".join((_HEADER.pack(length, check), *parts))
 
 
-def piece_frame(parts: list[memoryview]) -> bytes:
-    """A frame whose body is `PIECE_HEAD` and the ``parts`` joined."""
-    length = len(PIECE_HEAD) + sum(map(len, parts))
-    return b"".join((_HEADER.pack(length, PIECE_CHECK), PIECE_HEAD, *parts))
+def frame_parts(fields: list[Any], tail: list[bytes]) -> list[bytes]:
+    """A frame in parts that belong together, whose body is a message of these ``fields`` and of a last one, a binary of
+    all bytes of ``tail``; those are not copied. Raises `Oversized`, `WireError`."""
+    length = sum(map(len, tail))
+    head = pack([*fields, b""]).removesuffix(EMPTY_BIN) + BIN32.pack(0xC6, length)
+    return [frame_header(len(head) + length, (head, *tail)) + head, *tail]
+
+
+def frame_header(length: int, parts: Iterable[bytes | memoryview]) -> bytes:
+    """The header of a frame whose body is the ``parts`` joined, of ``length`` in all. Raises `Oversized`."""
+    check = 0
+    for part in parts:
+        check = crc32(part, check)
+    if length >= 1 << 32:
+        raise Oversized(f"a frame of {length} bytes cannot be sent")
+    return _HEADER.pack(length, check)
+
+
+def piece_head(length: int) -> bytes:
+    """The beginning of a frame whose body is `PIECE_HEAD` and ``length`` bytes of other frames."""
+    return _PIECE.pack(len(PIECE_HEAD) + length, PIECE_CHECK, PIECE_HEAD)
 
 
 def _is_sound(body: memoryview, check: int) -> bool:

@@ -20,9 +20,10 @@ Laws:
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from .framing import HEADER_BYTES, FrameError, FrameReader, WireError, frame, piece_frame
+from .framing import HEADER_BYTES, FrameError, FrameReader, WireError, frame, frame_header, piece_head
 
 #: The byte that msgpack never uses.
 MARK = 0xC1
@@ -39,55 +40,81 @@ _PLACE = struct.Struct("<II")
 _PIECE_DATA_BYTES = PIECE_BYTES_MAX - HEADER_BYTES - _HEAD_BYTES
 
 
+class _Frame:
+    """A frame that waits: its beginning, and the buffers that are left of it."""
+
+    __slots__ = ("first", "left", "ordered")
+
+    def __init__(self, parts: Sequence[bytes], ordered: bool) -> None:
+        self.first = parts[0]
+        self.left: deque[bytes | memoryview] = deque(parts)
+        self.ordered = ordered
+
+
 class Long:
     """Frames that wait to leave in pieces; those of entries (`ordered`) keep later entries behind them."""
 
     def __init__(self) -> None:
-        self._frames: list[tuple[memoryview, bool]] = []
+        self._frames: deque[_Frame] = deque()
         #: Bytes that wait, without the heads of pieces.
         self.bytes = 0
         #: Frames of entries that wait, or have begun to leave.
         self.ordered = 0
         self._begun = False
 
-    def add(self, data: bytes, ordered: bool) -> None:
-        self._frames.append((memoryview(data), ordered))
-        self.bytes += len(data)
+    def add(self, *parts: bytes, ordered: bool) -> None:
+        """Add a frame, which is the ``parts`` joined."""
+        self._frames.append(_Frame(parts, ordered))
+        self.bytes += sum(map(len, parts))
         self.ordered += ordered
 
-    def piece(self) -> bytes:
-        """The next piece as a frame; call only while `bytes` is not 0."""
-        parts: list[memoryview] = []
+    def piece(self) -> list[bytes | memoryview]:
+        """The next piece as a frame, in several buffers: nothing is copied. Call only while `bytes` is not 0."""
+        parts: list[bytes | memoryview] = [b""]
         room = _PIECE_DATA_BYTES
         while self._frames and room:
-            data, ordered = self._frames[0]
-            parts.append(data[:room])
-            self._begun = len(data) > room
-            if self._begun:
-                self._frames[0] = data[room:], ordered
-            else:
-                del self._frames[0]
-                self.ordered -= ordered
-            room -= len(parts[-1])
-        self.bytes -= _PIECE_DATA_BYTES - room
-        return piece_frame(parts)
+            frame = self._frames[0]
+            room = _move(frame.left, parts, room)
+            self._begun = bool(frame.left)
+            if not self._begun:
+                self._frames.popleft()
+                self.ordered -= frame.ordered
+        length = _PIECE_DATA_BYTES - room
+        self.bytes -= length
+        parts[0] = piece_head(length)
+        return parts
 
     def abandon(self) -> bytes:
         """Drop what waits, but for the frames that have blocks forgotten: else the other side keeps those. Returns the
         frame to send now if a part of one has left."""
         begun, self._begun = self._begun, False
-        frames, self._frames = self._frames, []
+        frames, self._frames = self._frames, deque()
         self.bytes = self.ordered = 0
-        for data, _ in frames:
-            whole = bytes(data.obj)  # the frame from its beginning, even if part of it has left
+        for waiting in frames:
+            whole = waiting.first  # all of it, even if part of it has left
             if whole.startswith(_HEADS[FORGET], HEADER_BYTES):
                 self.add(whole, ordered=False)
         return frame(_HEADS[ABANDON]) if begun else b""
 
 
-def block_frame(number: int, data: bytes) -> bytes:
-    """The frame, for the long lane, of a block."""
-    return frame(_HEADS[BLOCK], _NUMBER.pack(number), data)
+def _move(left: deque[bytes | memoryview], parts: list[bytes | memoryview], room: int) -> int:
+    """Move up to ``room`` bytes from the front of ``left`` to the end of ``parts``; returns the room that is left."""
+    while left and room:
+        part = left[0]
+        if len(part) > room:
+            view = memoryview(part)
+            parts.append(view[:room])
+            left[0] = view[room:]
+            return 0
+        parts.append(left.popleft())
+        room -= len(part)
+    return room
+
+
+def block_frame(number: int, data: bytes) -> tuple[bytes, bytes]:
+    """The frame, for the long lane, of a block, in two parts: the ``data`` is not copied."""
+    head = _HEADS[BLOCK] + _NUMBER.pack(number)
+    return frame_header(len(head) + len(data), (head, data)) + head, data
 
 
 def forget_frame(number: int) -> bytes:
@@ -115,7 +142,7 @@ class LaneReader:
     def __init__(self, bytes_max: int) -> None:
         self._short, self._long = FrameReader(bytes_max), FrameReader(bytes_max)
         self._open = False
-        self._blocks: dict[int, memoryview] = {}
+        self._blocks: dict[int, bytes] = {}
         self._tell: Callable[[bytes], None] = lambda data: None
         self._have: Callable[[int], None] = lambda number: None
 
@@ -138,9 +165,9 @@ class LaneReader:
         that it holds now."""
         self._open, self._tell, self._have = True, tell, have
 
-    def feed(self, data: bytes) -> list[bytes | memoryview]:
-        """Take received bytes; returns the bodies that are complete. Raises `FrameError`, and `WireError` for a mark
-        without sense."""
+    def feed(self, data: bytes | memoryview) -> list[bytes | memoryview]:
+        """Take received bytes; returns the bodies that are complete, which may point into ``data``. Raises
+        `FrameError`, and `WireError` for a mark without sense."""
         bodies = self._short.feed(data)
         if self._open:
             for body in bodies:
@@ -190,7 +217,7 @@ class LaneReader:
         kept_bytes = sum(map(len, self._blocks.values()))
         if len(self._blocks) >= BLOCKS_MAX or kept_bytes + len(data) > self.bytes_max:
             raise FrameError(f"more blocks than {BLOCKS_MAX}, or than {self.bytes_max} bytes of them")
-        self._blocks[number] = data
+        self._blocks[number] = bytes(data)  # what was received may be overwritten
         self._tell(frame(_HEADS[HAVE], _NUMBER.pack(number)))
 
     def _whole(self, body: memoryview) -> bytes:
@@ -198,7 +225,7 @@ class LaneReader:
         (count,) = struct.unpack_from("B", body, _HEAD_BYTES)
         first = _HEAD_BYTES + 1
         rest = body[first + count * _PLACE.size :]
-        parts: list[memoryview] = []
+        parts: list[bytes | memoryview] = []
         begin = 0
         for each in range(count):
             number, at = _PLACE.unpack_from(body, first + each * _PLACE.size)

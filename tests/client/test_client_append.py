@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import anyio
+import anyio.to_thread
 import pytest
 from fake_cluster import CUT, SWALLOW, TAKE, TAKE_CUT, TAKE_MUTE, fake_cluster, until
 
 import alpo
+from alpo.client.connection import Connection
 from alpo.core.requests import Code
 from alpo.wire.requests import Problem
 
@@ -40,6 +43,30 @@ async def test_what_queues_goes_in_one_frame() -> None:
         lsns = [await handle for handle in handles]
     assert lsns == list(range(2, 502))
     assert len(c.appends) == 2
+
+
+async def test_large_payloads_arrive_whole_though_the_kernel_takes_a_part_at_a_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        mine = socket.create_connection(listening.getsockname())
+        other, _ = listening.accept()
+    mine.setblocking(False)
+    connection = Connection(mine, "other")
+    parts = [bytes([n]) * size for n, size in enumerate((10, 9 << 20, 0, 70_000, 3))]
+    got = bytearray()
+
+    def read() -> None:
+        with other:
+            while len(got) < 2 * sum(map(len, parts)):
+                got.extend(other.recv(1 << 16))
+
+    for _ in range(2):  # the second time there is a backlog
+        connection.send_parts(parts)
+    assert connection.backlog
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(anyio.to_thread.run_sync, read)
+        await connection.drain()
+    assert got == b"".join(parts) * 2
+    connection.close()
 
 
 async def test_never_more_in_flight_than_the_window() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import threading
+from functools import partial
 
 import pytest
 import trio
@@ -229,6 +231,33 @@ async def test_frames_are_delivered_in_groups_while_there_is_room_until_the_end(
         assert not poller._selector.get_map(), "a closed socket is watched no more"
         nursery.cancel_scope.cancel()
     assert set(passes) >= {1, 2, 3}, "after every pass"
+    poller.close()
+
+
+@pytest.mark.trio
+async def test_large_frames_are_delivered_whole_whatever_is_received_at_once() -> None:
+    link, other = pair()
+    link.allow_frames(1 << 20)
+    rng = random.Random(7)
+    sent = [rng.randbytes(rng.choice([10, 1000, 70_000, 300_000])) for _ in range(60)]
+    got: list[bytes] = []
+    poller = Poller(lambda: None)
+
+    def take(bodies: list[Body]) -> bool:
+        got.extend(map(bytes, bodies))
+        return True
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(poller.run)
+        nursery.start_soon(partial(link.deliver, poller, take, trio.lowlevel.checkpoint))
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(other))
+        for body in sent:
+            await stream.send_all(frame(body))
+        await until(lambda: len(got) == len(sent))
+        nursery.cancel_scope.cancel()
+    assert got == sent
+    link.close("done")
+    other.close()
     poller.close()
 
 

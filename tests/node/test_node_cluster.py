@@ -25,7 +25,7 @@ async def test_the_same_entries_are_encoded_once_for_all_peers(monkeypatch: pyte
         client = await connect(leader.us.address)
         encoded: list[int] = []
 
-        def counted(entries: list[Entry]) -> bytes:
+        def counted(entries: list[Entry]) -> list[bytes]:
             encoded.append(len(entries))
             return encode_entries(entries)
 

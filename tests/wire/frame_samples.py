@@ -100,9 +100,9 @@ def marks() -> list[bytes]:
     it, and the end of both."""
     long, other, told = Long(), LaneReader(1 << 20), list[bytes]()
     other.open(told.append, lambda number: None)
-    for each in (frame(b"\x93a long frame"), block_frame(7, b"block")):
-        long.add(each, ordered=False)
-    piece = long.piece()
+    long.add(frame(b"\x93a long frame"), ordered=False)
+    long.add(*block_frame(7, b"block"), ordered=False)
+    piece = b"".join(long.piece())
     other.feed(piece)
     long.add(frame(bytes(PIECE_BYTES_MAX)), ordered=True)
     long.piece()

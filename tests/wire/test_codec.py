@@ -21,7 +21,7 @@ from alpo.core.requests import Code, Fate
 from alpo.storage.events import FIELDS_CHARS_MAX
 from alpo.wire import client_codec, codec
 from alpo.wire import requests as r
-from alpo.wire.framing import FrameReader, WireError
+from alpo.wire.framing import APART_BYTES_MIN, FrameReader, WireError, pack
 
 ints = st.integers(0, 2**63 - 1)
 texts = st.text(st.characters(codec="utf-8"), max_size=30)  # at most 120 bytes
@@ -236,3 +236,32 @@ def test_envelopes(cls: type, data: st.DataObject) -> None:
 def test_entries_packed_beforehand_make_the_same_frame(run: list[Entry]) -> None:
     envelope = m.Envelope(b"", Identity(1, b""), Identity(2, b""), m.AppendRequest(1, 2, 1, 0, 0, 9, run))
     assert codec.encode_envelope(envelope, codec.encode_entries(run)) == codec.encode_envelope(envelope)
+
+
+#: Around the lengths at which msgpack writes another head, and from which on a body is not copied.
+edge_sizes = st.sampled_from([0, 255, 256, APART_BYTES_MIN - 1, APART_BYTES_MIN, (1 << 16) - 1, 1 << 16])
+
+
+@given(edge_sizes, st.lists(edge_sizes, max_size=20))
+def test_large_bodies_travel_without_a_copy_in_the_same_frame(first: int, rest: list[int]) -> None:
+    bodies = [bytes([n]) * size for n, size in enumerate([max(first, APART_BYTES_MIN), *rest])]
+    run = [seal(id, 1, Kind.DATA, 1, id, body, "~c", id, 0, 1) for id, body in enumerate(bodies, 1)]
+    envelope = m.Envelope(b"", Identity(1, b""), Identity(2, b""), m.AppendRequest(1, 2, 0, 0, 0, 9, run))
+    entries = codec.encode_entries(run)
+    assert b"".join(entries) == pack(run)
+    assert b"".join(codec.encode_long(envelope, entries)) == codec.encode_envelope(envelope)
+    items = [body if n % 3 else (2, join_payloads([body[:5], body[5:]])) for n, body in enumerate(bodies)]
+    append = r.Append("~c", 0, 1, False, False, items)
+    parts = client_codec.encode_parts(append)
+    got = client_codec.decode_client(through_a_frame(b"".join(parts)))
+    assert got == client_codec.decode_client(through_a_frame(client_codec.encode(append)))
+    for sent, kept in ((entries, bodies), (parts, [item if isinstance(item, bytes) else item[1] for item in items])):
+        large = [body for body in kept if len(body) >= APART_BYTES_MIN]
+        assert [part for part in sent if any(part is body for body in large)] == large
+
+
+def test_requests_with_small_bodies_are_one_part() -> None:
+    append = r.Append("~c", 0, 1, False, False, [b"x", bytes(1 << 16)])
+    assert client_codec.encode_parts(append) == [client_codec.encode(append)]
+    after = r.AppendAfter("~c", 0, 1, False, 0, bytes(1 << 16))
+    assert client_codec.encode_parts(after) == [client_codec.encode(after)]

@@ -33,14 +33,14 @@ class Other:
         return [bytes(body) for data in frames for body in self.reader.feed(data)]
 
 
-def pieces(*frames: bytes) -> list[bytes]:
-    """Frames of the long lane as they travel."""
+def pieces(*frames: bytes | tuple[bytes, ...]) -> list[bytes]:
+    """Frames of the long lane, whole or in parts, as they travel."""
     long = Long()
     for each in frames:
-        long.add(each, ordered=False)
+        long.add(*([each] if isinstance(each, bytes) else each), ordered=False)
     found = []
     while long.bytes:
-        found.append(long.piece())
+        found.append(b"".join(long.piece()))
     return found
 
 
@@ -52,7 +52,7 @@ def marked(kind: int, rest: bytes = b"") -> bytes:
 def test_all_arrives_in_its_lane_s_order(sent: list[bytes | int], cuts: list[int], rng: object) -> None:
     short = [body for body in sent if isinstance(body, bytes)]
     long = [b"\x93" + bytes([n]) * size for n, size in enumerate(sent) if isinstance(size, int)]
-    waiting, left = pieces(*map(frame, long)), list(map(frame, short))
+    waiting, left = pieces(*(tuple(chunked(frame(body), cuts)) for body in long)), list(map(frame, short))
     assert all(len(piece) <= PIECE_BYTES_MAX for piece in waiting)
     stream: list[bytes] = []
     while waiting or left:
@@ -90,12 +90,21 @@ def test_a_body_without_its_blocks_is_whole_again(blocks: list[bytes], between: 
         other.feed(with_blocks(whole, numbered))
 
 
+def test_blocks_outlive_the_buffer_that_they_came_in() -> None:
+    other = Other()
+    received = bytearray(b"".join(pieces(block_frame(7, b"block"))))
+    assert other.reader.feed(memoryview(received)) == []
+    received[:] = bytes(len(received))
+    whole = frame(b"\x93a block")
+    assert other.feed(with_blocks(whole, [(7, b"block")])) == [whole[HEADER_BYTES:]]
+
+
 def test_what_is_abandoned_leaves_no_trace() -> None:
     long = Long()
     assert long.abandon() == b""
     long.add(frame(b"\x93" + bytes(3 * PIECE_BYTES_MAX)), ordered=True)
     assert long.ordered == 1
-    begun = long.piece()
+    begun = b"".join(long.piece())
     end = long.abandon()
     assert end and not long.bytes and not long.ordered and long.abandon() == b""
     assert Other().feed(begun, end, *pieces(frame(b"\x93next"))) == [b"\x93next"]
@@ -106,20 +115,20 @@ def test_blocks_are_forgotten_though_what_waits_is_abandoned(before: int) -> Non
     """Else the other side keeps them for as long as the connection lasts, and takes no more one day."""
     long, other = Long(), Other()
     for _ in range(3 * BLOCKS_MAX):
-        long.add(block_frame(7, b"x" * 30_000), ordered=False)
+        long.add(*block_frame(7, b"x" * 30_000), ordered=False)
         while long.bytes:
-            other.feed(long.piece())
+            other.feed(b"".join(long.piece()))
         long.add(frame(bytes(3 * lanes._PIECE_DATA_BYTES - HEADER_BYTES - 5)), ordered=True)  # a piece ends in the next
         long.add(forget_frame(7), ordered=False)
         long.add(frame(b"\x93" + bytes(2 * PIECE_BYTES_MAX)), ordered=True)
         for _ in range(before):
-            other.feed(long.piece())
+            other.feed(b"".join(long.piece()))
         end = long.abandon()
         assert not long.ordered and long.bytes <= len(forget_frame(7))
         if end:
             other.feed(end)
         while long.bytes:
-            other.feed(long.piece())
+            other.feed(b"".join(long.piece()))
         assert not other.reader._blocks
 
 
