@@ -261,34 +261,36 @@ class Routes:
         parts: list[bytes] = []
         for envelope in envelopes:
             message = envelope.message
-            route = self._route(envelope)
-            if route is None:
+            appends = message if type(message) is AppendRequest else None
+            dialled = appends is not None or isinstance(message, REQUESTS)
+            route = self.dialled.get(envelope.target.id) if dialled else self.accepted.get(envelope.target)
+            if route is None or not (route.full or isinstance(message, START_ONLY)):
                 continue
             blob = None
-            if type(message) is AppendRequest and message.entries:
+            if appends is not None and appends.entries:
                 # Entries are consecutive and immutable, so the first and last identify the list.
-                ends = (id(message.entries[0]), id(message.entries[-1]))
+                ends = (id(appends.entries[0]), id(appends.entries[-1]))
                 blob = blobs.get(ends)
                 if blob is None:
-                    blob = blobs[ends] = encode_entries(message.entries)
+                    blob = blobs[ends] = encode_entries(appends.entries)
             if route.link is not link:
                 if link is not None and parts:
                     yield partial(link.push_from_thread if from_thread else link.push, b"".join(parts))
                 link, parts = route.link, []
-            behind = bool(blob is not None and link.long_entries)
+            behind = bool(blob is not None and link.queued_bytes and link.long_entries)
             if blob is not None and len(blob) > 1 and not self.blocks:
                 whole = encode_long(envelope, blob, route.version)
             else:
                 data = encode_envelope(envelope, blob, route.version)
-                if self.blocks and type(message) is AppendRequest and message.entries:
-                    data, here = self._with_blocks(route, message, data)
+                if self.blocks and appends is not None and appends.entries:
+                    data, here = self._with_blocks(route, appends, data)
                     behind = behind or not here
                 whole = [data]
             if behind or sum(map(len, whole)) > PIECE_BYTES_MAX:
                 yield partial(link.push_long, *whole, ordered=blob is not None)
             else:
                 parts += whole
-            if route.silent_since_s is None and wants_answer(message):
+            if dialled and route.silent_since_s is None and wants_answer(message):
                 route.silent_since_s = now_s
         if link is not None and parts:
             yield partial(link.push_from_thread if from_thread else link.push, b"".join(parts))
@@ -301,16 +303,6 @@ class Routes:
         if not gone:
             return data, True
         return with_blocks(data, gone), route.link.held.issuperset(number for number, _ in gone)
-
-    def _route(self, envelope: Envelope) -> Route | None:
-        message = envelope.message
-        if isinstance(message, REQUESTS):
-            route = self.dialled.get(envelope.target.id)
-        else:
-            route = self.accepted.get(envelope.target)
-        if route is None or not (route.full or isinstance(message, START_ONLY)):
-            return None
-        return route
 
 
 async def converse(driver: Driver, poller: Poller, route: Route, who: Identity, bodies: list[Body]) -> NoReturn:

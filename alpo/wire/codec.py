@@ -15,6 +15,8 @@ Laws of messages between servers:
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain, repeat
 from operator import attrgetter
@@ -43,7 +45,6 @@ from .client_codec import SHAPES as CLIENT_SHAPES
 from .framing import (
     APART_BYTES_MIN,
     BIN32,
-    EMPTY_BIN,
     WireError,
     frame,
     frame_parts,
@@ -64,6 +65,9 @@ HEAD_BYTES_MAX = 1 << 20
 _json = s.text(s.TEXT_BYTES_MAX)
 _digest = s.octets(0, s.ID_BYTES)
 _PREFIX = 6
+#: Most fields of a message: a msgpack array of so many has a header of one byte. Longer ones begin with this.
+_FIELDS_MAX = 15
+_ARRAY16 = struct.Struct(">BH")
 _client_of = attrgetter("client")
 _SESSION_TYPES = (str, int, bytes, int, int, int, int, int)
 _SLOTS = SessionRow._fields.index("slots")
@@ -171,15 +175,26 @@ def encode_envelope(envelope: m.Envelope, entries: list[bytes] | None = None, ve
 
     Raises `WireError` for a value that cannot be packed; fields are checked only on arrival.
     """
-    sender, target, message = envelope.sender, envelope.target, envelope.message
+    cluster, sender, target, message = envelope
     shape = _BY_CLASS[version][type(message)]
-    prefix = [shape.number, envelope.cluster, sender.id, sender.incarnation, target.id, target.incarnation]
-    if type(message) is not m.AppendRequest:
-        return frame(pack(prefix + s.plain_fields(shape, message)[1:]))
-    blob = encode_entries(message.entries) if entries is None else entries
-    # Pack an empty value in the blob's place, then append the blob: it is copied only once, into the frame.
-    head = pack([*prefix, *message[:-1], b""]).removesuffix(EMPTY_BIN)
-    return frame(head, BIN32.pack(0xC6, sum(map(len, blob))), *blob)
+    head = _head(shape.number, len(shape.checks), cluster, sender, target)
+    if type(message) is m.AppendRequest:
+        blob = encode_entries(message.entries) if entries is None else entries
+        return frame(head, pack(message[:-1])[1:], BIN32.pack(0xC6, sum(map(len, blob))), *blob)
+    fields: Sequence[Any] = message if len(message) == len(shape.checks) and not shape.forms else (
+        s.plain_fields(shape, message)[1:]
+    )
+    return frame(head, pack(fields)[1:])
+
+
+@lru_cache(maxsize=256)
+def _head(number: int, fields: int, cluster: bytes, sender: Identity, target: Identity) -> bytes:
+    """The beginning of the bodies of all messages of a kind with so many ``fields`` (at most 15: they are packed with a
+    header of one byte, which is left out) from ``sender`` to ``target``."""
+    assert fields <= _FIELDS_MAX
+    count = _PREFIX + fields
+    header = bytes((0x90 | count,)) if count <= _FIELDS_MAX else _ARRAY16.pack(0xDC, count)
+    return header + pack((number, cluster, sender.id, sender.incarnation, target.id, target.incarnation))[1:]
 
 
 @lru_cache(maxsize=64, typed=True)  # every message of a connection has the same

@@ -270,6 +270,12 @@ class FrameReader:
         """
         if self._lost is not None:
             raise self._lost
+        if not self._partial and HEADER_BYTES < len(data) <= _KEPT_BYTES_MAX:  # mostly it is one frame
+            length, check = _HEADER.unpack_from(data)
+            if length == len(data) - HEADER_BYTES and length <= self.bytes_max and check != PIECE_CHECK:
+                body = memoryview(data)[HEADER_BYTES:]
+                if crc32(body) == check:
+                    return [body]
         bodies: list[bytes | memoryview] = []
         try:
             at = self._finish(data, bodies) if self._partial else 0
