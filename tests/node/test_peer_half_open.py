@@ -54,7 +54,8 @@ def test_only_what_wants_an_answer_makes_a_silence_count() -> None:
     _, leader, _ = cluster_of()
     for message in messages(leader):
         routes = Routes()
-        route = Route(cast(Link, SimpleNamespace(push=lambda data: None, long_entries=0, queued_bytes=0)), True, VERSION)
+        link = SimpleNamespace(push=lambda data: None, long_entries=0, queued_bytes=0)
+        route = Route(cast(Link, link), True, VERSION)
         routes.dialled[them.id] = routes.accepted[them] = route
         routes.send([Envelope(b"c" * 16, us, them, message)], now_s=5.0)
         assert route.silent_since_s == (5.0 if wants_answer(message) else None), message

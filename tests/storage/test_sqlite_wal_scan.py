@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import struct
@@ -17,6 +18,7 @@ from store_kit import SERVER, LogBuilder, SqliteBench, write
 from alpo.storage.filescan import heeded_pages
 from alpo.storage.interface import DamagedStore, LostCommits, Rest, StoreError
 from alpo.storage.sqlite import SqliteStore
+from alpo.storage.wal import LULL_BYTES
 
 COMMITS = 200
 HEADER, FRAME = 32, 24 + 4096
@@ -256,3 +258,71 @@ def test_a_wal_that_is_truncated_under_a_scan_gives_what_it_still_holds(
     os.truncate(whole / "alpo.db-wal", size)
     left = heeded_pages(whole / "alpo.db", FRAME - 24)
     assert set(left) <= set(pages) and all(offset <= size for offset in left.values())
+
+
+# -- a file that was grown before the first commit
+
+
+def _killed(store: SqliteStore, at: Path, to: Path) -> Path:
+    """Copy what a kill -9 would leave of ``store`` in directory ``at``."""
+    to.mkdir()
+    for name in ("alpo.db", "alpo.db-wal"):
+        shutil.copyfile(at / name, to / name)
+    return to
+
+
+@pytest.mark.parametrize("commits", [0, 1, 100])
+def test_a_grown_wal_holds_its_commits_after_a_kill_and_grows_no_more(tmp_path: Path, commits: int) -> None:
+    at, log = tmp_path / "0", LogBuilder()
+    store = SqliteStore.open(at, SERVER)
+    store.grow_wal()
+    grown_bytes = store.wal_bytes()
+    assert grown_bytes > LULL_BYTES
+    for _ in range(commits):
+        store.commit([write([log.data()])])
+    assert store.wal_bytes() == grown_bytes
+    left = _killed(store, at, tmp_path / "1")
+    store.close()
+    assert _last_id(left) == commits
+    again = SqliteStore.open(left, SERVER)
+    again.grow_wal()
+    again.commit([write([log.data()])])
+    last = _killed(again, left, tmp_path / "2")
+    again.close()
+    assert _last_id(last) == commits + 1
+
+
+def test_damage_before_the_commits_of_a_grown_wal_is_seen(tmp_path: Path) -> None:
+    at, log = tmp_path / "0", LogBuilder()
+    store = SqliteStore.open(at, SERVER)
+    store.grow_wal()
+    for _ in range(3):
+        store.commit([write([log.data()])])
+    left = _killed(store, at, tmp_path / "1")
+    store.close()
+    with (left / "alpo.db-wal").open("r+b") as wal:
+        wal.seek(HEADER + 100)
+        wal.write(b"\xff" * 8)
+    with pytest.raises(LostCommits):
+        SqliteStore.open(left, SERVER)
+
+
+def test_a_wal_that_cannot_grow_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SqliteStore.open(tmp_path / "0", SERVER)
+    before = store.wal_bytes()
+
+    def full(number: int, data: bytes, at: int) -> int:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        store.grow_wal()
+    with monkeypatch.context() as patched:  # some of it fits
+        written = os.pwrite
+        patched.setattr(os, "pwrite", lambda number, data, at: written(number, data[:5000], at))
+        store.grow_wal()
+    assert store.wal_bytes() == before
+    store.commit([write([LogBuilder().data()])])
+    left = _killed(store, tmp_path / "0", tmp_path / "1")
+    store.close()
+    assert _last_id(left) == 1
