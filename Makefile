@@ -8,6 +8,11 @@ STAMP := $(VENV)/.installed
 CHECK_STAMP := $(VENV)/.installed-for-checks
 TEST_STAMP := $(VENV)/.installed-for-tests
 SOAK_STAMP := $(VENV)/.installed-for-soak
+COMPILED_STAMP := $(VENV)/.compiled
+# The compiled wheel is installed here.
+COMPILED := .venv-compiled
+# Runs a command of .venv on what is installed there: no module of this folder comes before it.
+ON_COMPILED = PYTHONSAFEPATH=1 PYTHONPATH="$$(echo $(CURDIR)/$(COMPILED)/lib/python3*/site-packages)"
 SOAK_SECONDS ?= 300
 # More than cores: tests with real servers wait now and then. More still would only import and collect more often.
 WORKERS ?= 6
@@ -35,7 +40,7 @@ test $$pytest -eq 0 && test $$mypy -eq 0
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint check test demo demo-spark bench soak sim-coverage screenshots release-notes release clean
+.PHONY: help venv lint check test demo demo-spark bench compiled soak-compiled soak sim-coverage screenshots release-notes release clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,7 +96,29 @@ demo-spark: $(TEST_STAMP) ## two logs and Spark between them, killed in the midd
 bench: $(TEST_STAMP) ## appends' speed and processor time beside the yardstick's, in the same run; BENCH="--peers …": see --help
 	$(BIN)/python benchmarks/against_yardstick.py $(BENCH)
 
-soak: $(SOAK_STAMP) ## the slow tests, real processes under faults SOAK_SECONDS=300, fresh simulated seeds SIM_SECONDS=600, all states within bounds
+$(COMPILED_STAMP): $(CHECK_STAMP) hatch_build.py $(shell find alpo cli/alpo_cli cli/pyspark_alpo sim -name '*.py')
+	@echo "installing what compiling needs, and compiling (minutes) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[compiled]' --constraint constraints.txt
+	@rm -f dist/alpo-*-cp*.whl
+	@ALPO_COMPILED=1 $(BIN)/python -m hatchling build -t wheel -d dist
+	@test -x $(COMPILED)/bin/python || $(BIN)/python -m venv $(COMPILED)
+	@$(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check dist/alpo-*-cp*.whl --constraint constraints.txt
+	@$(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall dist/alpo-*-cp*.whl
+	@touch $@
+
+compiled: $(COMPILED_STAMP) ## a wheel with core and wire format as machine code, in dist/, and in .venv-compiled to try; needs a C compiler
+	@ls dist/alpo-*-cp*.whl && $(COMPILED)/bin/alpo version
+
+soak-compiled: $(TEST_STAMP) $(COMPILED_STAMP) ## tests, the demonstration and simulated traces on the compiled build
+	test "$$($(ON_COMPILED) $(BIN)/alpod --version)" != "$$($(BIN)/alpod --version)"
+	$(ON_COMPILED) $(BIN)/python -m pytest $(IN_PARALLEL) tests/core tests/wire tests/sim tests/node
+	PYTHONSAFEPATH=1 $(COMPILED)/bin/python -m alpo_cli.demo tests/data/alice.txt
+	rm -rf build/frozen && mkdir -p build/frozen
+	$(BIN)/python benchmarks/frozen.py build/frozen/pure --only frames traces
+	$(ON_COMPILED) $(BIN)/python benchmarks/frozen.py build/frozen/compiled --only frames traces
+	diff -r build/frozen/pure build/frozen/compiled
+
+soak: $(SOAK_STAMP) soak-compiled ## the slow tests, real processes under faults SOAK_SECONDS=300, fresh simulated seeds SIM_SECONDS=600, all states within bounds
 	$(BIN)/python -m pytest -m soak $(IN_PARALLEL)
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest $(IN_PARALLEL) tests/node/test_node_frames.py tests/wire
 	$(BIN)/python tests/cluster/soak.py --seconds $(SOAK_SECONDS)
@@ -124,5 +151,5 @@ release: $(CHECK_STAMP) ## move the notes in changes/ into CHANGELOG.md, commit 
 	git tag --annotate "v$$version" --message "ALPO $$version" && echo "tagged v$$version"
 
 clean: ## remove .venv and whatever the tools left behind
-	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(COMPILED) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

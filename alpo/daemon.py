@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NoReturn
 
-from alpo._version import __version__
+from alpo._version import version_of
 from alpo.node.log_sink import LEVELS, free_stderr, told_on_stdout
 
 _EXAMPLES = """
@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
         "--print-config", action=_Print, nargs=0, const="alpod.toml", help="print a sample with every key, explained"
     )
     parser.add_argument("--print-unit", action=_Print, nargs=0, const="alpod.service", help="print a unit for systemd")
-    parser.add_argument("-V", "--version", action="version", version=f"alpod {__version__}")
+    parser.add_argument("-V", "--version", action="version", version=version_of("alpod"))
     return parser
 
 

@@ -20,6 +20,8 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadGroupScheduling
 from xdist.workermanage import WorkerController
 
+from alpo._version import build
+
 # The machine is small and shared: no deadlines, and no complaint about a slow moment. A failure prints the blob that
 # reproduces it. `HYPOTHESIS_PROFILE=thorough` tries twenty times as much.
 _common: dict[str, Any] = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
@@ -52,7 +54,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     A Trio test that hangs is cancelled a little before its timeout, and its traceback says where it stood. The timeout
     itself ends the process (of xdist: a worker), since nothing else stops whatever hangs.
     """
+    compiled = build() == "compiled"
     for item in items:
+        if compiled and item.get_closest_marker("pure") is not None:
+            item.add_marker(pytest.mark.skip(reason="the core is compiled"))
         group = _group(item)
         if group:
             item.add_marker(pytest.mark.xdist_group(group))
@@ -96,6 +101,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupSch
 def pytest_configure(config: pytest.Config) -> None:
     if getattr(config.option, "numprocesses", None):
         config.pluginmanager.register(_Names(config.pluginmanager.getplugin("terminalreporter")))
+
+
+def pytest_report_header() -> str:
+    return f"alpo: {build()}"
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -20,6 +20,7 @@ USES = {
     "mkdocs": ("mkdocs.yml", r"^nav:|^docs_dir:|^site_name:"),
     "mypy": ("Makefile", r"^\t\$\(BIN\)/mypy"),
     "pygments": ("docs/theme/hooks.py", r"^from pygments\.formatters import"),
+    "setuptools": ("hatch_build.py", r"^        from setuptools import"),
     "ruff": ("Makefile", r"^\t\$\(BIN\)/ruff check"),
     "pytest-timeout": ("pyproject.toml", r"^timeout_method = "),
     "pytest-trio": ("tests/node/test_pace.py", r"^pytestmark = pytest\.mark\.trio[\s\S]*autojump_clock"),

@@ -41,6 +41,7 @@ LEAD_ON_TIMEOUTS = 4
 #: Reason to hand over, in the event.
 HANGS = "its disk hangs"
 _NO_ROOM = (Lack.LOW, Lack.FULL)
+_TOLD = (*_NO_ROOM, Lack.SILENT)
 _ROOM, _ID = attrgetter("room"), attrgetter("who.id")
 
 
@@ -141,7 +142,7 @@ class Disks:
         low = set(map(_ID, filter(_ROOM, replication.voters)))
         if self.room is Room.PLENTY and (not low or not self._short_of_space(replication, low)):
             return ""
-        lacks = {id: lack for id, lack in replication.lacks().items() if lack in (*_NO_ROOM, Lack.SILENT)}
+        lacks = {id: lack for id, lack in replication.lacks().items() if lack in _TOLD}
         return ", ".join(self._sentences(lacks, self._own_room()))
 
     def _short_of_space(self, replication: Replication, low: set[int]) -> bool:

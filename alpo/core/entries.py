@@ -203,7 +203,7 @@ def verify_header(entry: Entry) -> None:
         raise DamagedEntry(f"entry {entry[0]} does not match its checksum")
 
 
-def verify_headers(entries: Sequence[Entry]) -> None:
+def verify_headers(entries: Sequence[Any]) -> None:
     """Check entries that were received as `verify_header` does, and more: consecutive ids, every field of exactly its
     type (a `Kind` is no int here) and within 63 bits, so that it can be stored, a known kind, and a ``count`` above 0
     for DATA alone. Every entry received goes through this loop. Raises `DamagedEntry`.

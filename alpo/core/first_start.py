@@ -45,7 +45,7 @@ class FirstStart:
         # Number of the last question. The first one is random, so that no answer to an earlier process's question
         # counts.
         self.number = int(shared.rng.random() * (1 << 40))
-        self._counts_from: float = self.number  # answers to questions with a number up to this one do not count
+        self._counts_from = float(self.number)  # answers to questions with a number up to this one do not count
         self.write_number = 0  # number of the write with the present map
         self.ask_again_s = 0.0
         self._answers: dict[int, StartAnswer] = {}
@@ -210,7 +210,7 @@ class FirstStart:
         """Let answers count from the next question on, once the present map is on disk."""
         if self.write_number and number >= self.write_number:
             self.write_number = 0
-            self._counts_from = self.number
+            self._counts_from = float(self.number)
             self.ask_again_s = self._r.now_s
             if not self.others:
                 self._advance()

@@ -53,14 +53,14 @@ class LogClock:
     def start(self, now_s: float, last_time_ms: int) -> None:
         """Begin, as the process does, with a log that ends at ``last_time_ms``."""
         self._started_s = now_s
-        self._line_ms, self._line_s = last_time_ms, now_s
+        self._line_ms, self._line_s = float(last_time_ms), now_s
 
     def heard(self, now_s: float, wall_ms: int, time_ms: int) -> None:
         """Note an entry of ``time_ms`` from a leader. Our own clock, ``wall_ms``, is trusted from now on if both agree:
         should this server lead, it knows how late it is."""
-        self._line_ms, self._line_s = time_ms, now_s
+        self._line_ms, self._line_s = float(time_ms), now_s
         if abs(time_ms - wall_ms) <= LEAP_MS and now_s - self._started_s >= SETTLE_S:
-            self._seen = wall_ms, now_s
+            self._seen = float(wall_ms), now_s
 
     def slept(self, asleep_s: float) -> None:
         """Note that this host was suspended for so long, and its monotonic clock with it."""
@@ -83,12 +83,12 @@ class LogClock:
             return due_ms
         self.leap_ms = 0
         if now_s - self._started_s >= SETTLE_S and median_ms >= self.line_ms(now_s) - LEAP_MS:
-            self._seen = median_ms, now_s  # else one of the two is wrong, and it is not known which
+            self._seen = float(median_ms), now_s  # else one of the two is wrong, and it is not known which
         return median_ms
 
     def now_ms(self, now_s: float, wall_ms: int) -> int:
         """The log's time now, as far as this server can tell, by its own clock ``wall_ms``: for the ages of entries."""
-        own_ms: float = wall_ms
+        own_ms = float(wall_ms)
         if self._seen is not None:
             due_ms = self._seen[0] + (now_s - self._seen[1]) * 1000
             own_ms = due_ms if wall_ms > due_ms + LEAP_MS else wall_ms

@@ -91,8 +91,11 @@ def parse_head(text: str, rows: list[SessionRow], digest: bytes) -> tuple[Base, 
     fields: dict[str, Any] = json.loads(text)
     base = Base(*(int(number) for number in fields["base"]))
     first = MemberList.from_plain(fields["first_list"])
-    table = TableSave(changed=rows, ended=[], ahead=True, **fields["table"])
-    if type(table.applied_id) is not int or table.applied_id < base.id:
+    plain = fields["table"] | {"cursors": tuple([(str(name), int(lsn)) for name, lsn in fields["table"]["cursors"]])}
+    if any(type(plain[name]) is not int for name in ("applied_id", "horizon_ms", "members_id", "trim_lsn")):
+        raise ValueError("a mark of the state is no integer")
+    table = TableSave(changed=rows, ended=[], ahead=True, **plain)
+    if table.applied_id < base.id:
         raise ValueError("the state is older than the base")
     settings = Settings.from_plain(fields["first_settings"])
     Settings.from_plain(table.settings)

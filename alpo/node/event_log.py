@@ -31,7 +31,7 @@ from .log_sink import LEVELS, LogSink
 EVENTS: dict[str, tuple[str, str]] = {
     # -- starting and stopping
     "cannot_run": ("critical", "it ends at once with `exit_code`: `why`"),
-    "serving": ("info", "it listens, and has read its log; `status` as in `alpo status`"),
+    "serving": ("info", "it listens, and has read its log; `status` as in `alpo status`, `build` as in `alpo version`"),
     "stopping": ("info", "it was told to stop"),
     "stopped": ("info", "it has stopped; `in_time` false: something in flight was given up after 5 s"),
     "disk_left": ("warning", "it ends without waiting any longer for its disk; nothing that was acknowledged is lost"),

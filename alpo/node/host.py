@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeAlias
 
 import trio
 
-from alpo._version import __version__
+from alpo._version import __version__, build
 from alpo.core.config import ReplicaConfig
 from alpo.core.disk_space import TELL_SHARE
 from alpo.core.members import INCARNATION_BYTES
@@ -195,7 +195,7 @@ class Host:
             nursery.start_soon(visited)
             self.driver.note(
                 "serving", id=self.us.me.id, address=self.us.address, status=self.replica.status_text,
-                last_id=self.replica.last_id, term=self.replica.term, version=__version__,
+                last_id=self.replica.last_id, term=self.replica.term, version=__version__, build=build(),
             )
             nursery.start_soon(tell_waiting, self.driver, GRACE_TIMEOUTS * self._cfg.election_timeout_s)
             notify("READY=1")

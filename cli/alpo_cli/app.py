@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from alpo import __version__
+from alpo._version import __version__, build, version_of
 
 from .frame import App, Entry, Wrong, did_you_mean, lazy
 from .options import Target, only_json, root
@@ -98,11 +98,13 @@ def help_(
 def print_version(target: Target) -> None:
     """Print the version.
 
+    With it comes the build that runs: pure or compiled.
+
     Examples:
         alpo version
         alpo version --json | jq -r .version
     """
     if target.json:
-        print_json({"version": __version__})
+        print_json({"version": __version__, "build": build()})
     else:
-        print(f"alpo {__version__}")
+        print(version_of("alpo"))

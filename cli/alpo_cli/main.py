@@ -22,11 +22,11 @@ def main() -> None:
 
     stand_in_for_closed_streams()
     if sys.argv[1:] in (["--version"], ["-V"], ["version"]):  # scripts ask for it: import nothing else
-        from alpo import __version__
+        from alpo._version import version_of
 
         from .exits import guarded
 
-        sys.exit(guarded(lambda: print(f"alpo {__version__}")))
+        sys.exit(guarded(lambda: print(version_of("alpo"))))
     from .app import app
 
     app(prog_name="alpo")

@@ -17,7 +17,7 @@ from unicodedata import category
 
 import typer
 
-from alpo import __version__
+from alpo._version import version_of
 from alpo.addresses import SERVER_DEFAULT, AddressError, parse_address, parse_dialled, parse_servers
 from alpo.errors import TlsError, Unavailable
 from alpo.tls import NAME_DEFAULT, tls_given
@@ -60,7 +60,7 @@ def version_option(command: str) -> Any:
     """Option ``--version`` for the root of ``command``."""
     def show(wanted: bool) -> None:
         if wanted:
-            print(f"{command} {__version__}")
+            print(version_of(command))
             raise typer.Exit
 
     return typer.Option("--version", "-V", callback=show, is_eager=True, show_default=False,

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 import alpo
 import alpo_cli.commands
+from alpo._version import build
 from alpo_cli.app import TABLE, app
 from alpo_cli.frame import ALSO_CALLED, purpose
 
@@ -214,6 +215,6 @@ def test_a_group_alone_shows_its_help_and_is_wrong_usage(words: list[str]) -> No
 def test_short_options() -> None:
     assert CliRunner().invoke(app, ["-V"]).stdout == CliRunner().invoke(app, ["version"]).stdout
     for words in (["--json", "version"], ["version", "--json"]):
-        assert json.loads(CliRunner().invoke(app, words).stdout) == {"version": alpo.__version__}
+        assert json.loads(CliRunner().invoke(app, words).stdout) == {"version": alpo.__version__, "build": build()}
     shown = CliRunner().invoke(app, ["read", "-h"]).stdout
     assert "-n, --limit N" in shown and "-f, --follow" in shown and "-h, --help" in shown

@@ -248,6 +248,7 @@ def test_the_table_is_saved_after_so_many_serials_too() -> None:
     assert leader.applied_id > saved_id
 
 
+@pytest.mark.pure
 def test_no_table_is_saved_as_of_a_mark_that_is_behind_the_last_save() -> None:
     server: Any = SimpleNamespace(
         applied_id=100, guaranteed_id=0, save_upto_id=0, out=SimpleNamespace(has_write=True),

@@ -8,8 +8,20 @@ from random import Random
 from cluster_kit import Cluster
 from test_members import same_logs, votes
 
+from alpo.core.disk import Base, Snapshot, StartState, TableSave
+from alpo.core.members import Member, MemberList, Role, StartStatus
 from alpo.core.messages import Envelope, SnapshotAnswer, SnapshotPart
 from alpo.core.replica import Replica
+from alpo.core.settings import Settings
+from alpo.core.snapshots import parse_head, snapshot_head
+
+
+def test_a_head_gives_back_the_very_state() -> None:
+    """JSON has no tuples; a compiled core takes nothing else for one."""
+    list_, settings = MemberList((Member(1, "h:1", 0, b"i" * 16, Role.VOTER),)).to_plain(), Settings().to_plain()
+    table = TableSave(10, 5, [], [], list_, 2, settings, 3, (("nightly", 51), ("tail", 101)), True)
+    snapshot = Snapshot(Base(9, 1, 5, 8), table, StartState(StartStatus.STARTED))
+    assert parse_head(snapshot_head(snapshot, list_, settings), [], b"d" * 16)[:2] == (snapshot.base, table)
 
 
 def about_to_recover(clients: int = 12) -> tuple[Cluster, Replica, int]:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from alpo.core.machine.cursors import Versions
+
+pytestmark = pytest.mark.pure  # a class is derived
 
 
 class Told(Versions[str]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 import trio
@@ -52,6 +53,7 @@ async def test_a_lost_connection_is_dialled_anew_and_nothing_is_missing() -> Non
         assert [n.replica.log.next_lsn for n in r.nodes] == [21] * 3
 
 
+@pytest.mark.pure
 @pytest.mark.trio
 async def test_a_half_open_connection_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other side takes what we send and never answers: after an election timeout it is dialled anew."""
@@ -107,10 +109,7 @@ async def test_a_wiped_server_waits_and_says_so_and_the_others_go_on() -> None:
         victim.stop()
         await until(lambda: bool(victim.routes.dialled == {}))
         fresh = MemoryStore(id, b"w" * 16)
-        cfg = victim._cfg.__class__(
-            **{f: getattr(victim._cfg, f) for f in victim._cfg.__slots__} | {"me": Identity(id, b"w" * 16)}
-        )
-        node = Host(cfg, victim.limits, fresh, held_writer(fresh))
+        node = Host(replace(victim._cfg, me=Identity(id, b"w" * 16)), victim.limits, fresh, held_writer(fresh))
         sock = listening_socket()
         async with trio.open_nursery() as nursery:
             await nursery.start(node.run, sock)
@@ -122,6 +121,7 @@ async def test_a_wiped_server_waits_and_says_so_and_the_others_go_on() -> None:
             nursery.cancel_scope.cancel()
 
 
+@pytest.mark.pure
 @pytest.mark.trio
 async def test_a_broken_invariant_stops_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig(1) as r:

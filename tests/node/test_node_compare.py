@@ -230,6 +230,7 @@ def told(node: Host) -> dict[tuple[int, ...], Any]:
 # -- members that cannot be asked
 
 
+@pytest.mark.pure
 @pytest.mark.trio
 async def test_a_member_that_hangs_or_is_gone_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("alpo.node.compare.ANSWER_S_MAX", 0.2)

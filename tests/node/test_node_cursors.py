@@ -55,6 +55,7 @@ async def test_a_cursor_holds_retention_back_and_status_says_which() -> None:
         await until(lambda: log.base_next_lsn > 81 and not node.log.cleaner.waits)
 
 
+@pytest.mark.pure
 @pytest.mark.trio
 @pytest.mark.parametrize("limit", [{"cursor_lag_bytes": 1}, {"cursor_lag_s": 0.0}])
 async def test_the_leader_drops_a_cursor_that_lags_too_far(

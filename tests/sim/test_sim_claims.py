@@ -77,6 +77,7 @@ CASES: dict[str, tuple[int, str, Patch]] = {
 }
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize("what", CASES)
 def test_it_is_seen(what: str) -> None:
     first, invariant, patch = CASES[what]

@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 import alpo_sim.commands
-from alpo import __version__
+from alpo._version import __version__, build
 from alpo_cli.frame import purpose
 from alpo_sim.commands.worlds import world_of
 from alpo_sim.main import TABLE, app
@@ -23,7 +23,9 @@ M3 = ["3", "--mutation", "M3", "--limit-s", "1"]
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
-@pytest.mark.parametrize("arguments", [["run", "--seed", "3", "--seconds", "1"], ["mutants", "--only", "M5"], ["-h"]])
+@pytest.mark.parametrize("arguments", [
+    ["run", "--seed", "3", "--seconds", "1"], pytest.param(["mutants", "--only", "M5"], marks=pytest.mark.pure), ["-h"],
+])
 def test_output_that_cannot_be_written_is_said(arguments: list[str]) -> None:
     with FULL.open("wb") as full:
         done = subprocess.run(
@@ -36,7 +38,8 @@ def test_output_that_cannot_be_written_is_said(arguments: list[str]) -> None:
 
 @pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
 @pytest.mark.parametrize("arguments", [
-    ["run", "--seed", "3", "--seconds", "1", "--trace", str(FULL)], ["shrink", *M3, "-o", str(FULL)],
+    ["run", "--seed", "3", "--seconds", "1", "--trace", str(FULL)],
+    pytest.param(["shrink", *M3, "-o", str(FULL)], marks=pytest.mark.pure),
 ])
 def test_a_full_disk_is_said(arguments: list[str]) -> None:
     result = CliRunner().invoke(app, arguments)
@@ -65,6 +68,7 @@ def test_a_mutation_keeps_its_world_when_the_servers_are_given() -> None:
     assert (given.servers, given.network, given.faults) == (7, mine.network, mine.faults)
 
 
+@pytest.mark.pure
 def test_a_mutation_has_the_length_that_is_given() -> None:
     assert world_of(1, None, 3, "M1").options.seconds == 3
     assert world_of(1, None, None, "M1").options.seconds == 12
@@ -95,7 +99,7 @@ def test_helps_are_plain_and_have_examples(words: list[str]) -> None:
 
 def test_the_version() -> None:
     for flag in ("--version", "-V"):
-        assert CliRunner().invoke(app, [flag]).stdout == f"alpo-sim {__version__}\n"
+        assert CliRunner().invoke(app, [flag]).stdout == f"alpo-sim {__version__} ({build()})\n"
 
 
 def test_help_imports_no_world() -> None:

@@ -110,6 +110,7 @@ def test_what_was_founded_before_the_first_line_is_not_drawn(crash: tuple[Pictur
     assert all(f.said.label not in ("empty", "starting") for f in story.flights)
 
 
+@pytest.mark.pure
 def test_a_failure_is_marked() -> None:
     mutation = MUTATIONS["M3"]
     with mutation.applied():

@@ -23,6 +23,7 @@ from alpo_sim.mutations import MUTATIONS
 from alpo_sim.scenario import Expect
 from alpo_sim.scenario_text import parse
 
+pytestmark = pytest.mark.pure  # servers are frozen and thawed
 ROOT = Path(__file__).parents[2]
 SMALL = ("--world", "elections", "--terms", "1", "--timers", "1", "--entries", "0", "--crashes", "0", "--writes", "0")
 

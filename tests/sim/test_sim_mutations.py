@@ -17,6 +17,7 @@ from alpo_sim.main import app
 from alpo_sim.mutations import MUTATIONS, hunt, spared
 from alpo_sim.mutations.mutation import BLIND, rewritten
 
+pytestmark = pytest.mark.pure
 #: First seed of the search, for mutations that show in few worlds only: a seed in which the mutation showed. When
 #: worlds are drawn in another way, it shows some seeds later. `make soak` searches from seed 1 on (`alpo-sim mutants`).
 FIRST = {

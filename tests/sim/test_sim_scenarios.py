@@ -22,7 +22,6 @@ from alpo_sim.world import World, run_world
 FOLDER = Path(__file__).parent.parent / "scenarios"
 FILES = sorted(FOLDER.glob("*.txt"))
 DRAFT = {"rank-by-id": "M1", "match-by-id": "M3", "guarantee-on-any-majority": "M2"}
-BY_NAME = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 
 
 def read(file: Path) -> Scenario:
@@ -34,7 +33,9 @@ def run(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-@BY_NAME
+@pytest.mark.parametrize("file", [
+    pytest.param(file, marks=[pytest.mark.pure] * bool(read(file).mutation), id=file.stem) for file in FILES
+])
 def test_it_comes_out_as_it_says(file: Path) -> None:
     scenario = read(file)
     if scenario.mutation:
@@ -44,7 +45,7 @@ def test_it_comes_out_as_it_says(file: Path) -> None:
         assert unmet(scenario, Replay(scenario).run()) == []
 
 
-@BY_NAME
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_the_core_as_it_is_keeps_every_rule(file: Path) -> None:
     scenario = read(file)
     outcome = Replay(scenario, strict=False).run()
@@ -85,6 +86,7 @@ def test_the_record_of_a_world_replays_to_the_step(seed: int) -> None:
     assert again.safety.guaranteed == world.safety.guaranteed
 
 
+@pytest.mark.pure
 def test_what_happens_is_told_line_by_line() -> None:
     scenario = read(FOLDER / "rank-by-id.txt")
     with MUTATIONS["M1"].applied():
@@ -157,6 +159,7 @@ def test_replay_says_whether_it_came_out_as_expected(tmp_path: Path) -> None:
     assert "1 leads term 1" in run("replay", "--verbose", str(good))[1]
 
 
+@pytest.mark.pure
 def test_replay_without_the_mutation() -> None:
     files = [str(FOLDER / f"{name}.txt") for name in DRAFT]
     assert run("replay", *files)[0] == 0

@@ -33,6 +33,7 @@ def failing() -> tuple[int, Scenario, str]:
 
 
 @pytest.mark.soak
+@pytest.mark.pure
 def test_a_failing_seed_becomes_a_small_schedule_that_fails_in_the_same_way() -> None:
     with MUTATIONS[MUTATION].applied():
         _, schedule, invariant = failing()
@@ -43,6 +44,7 @@ def test_a_failing_seed_becomes_a_small_schedule_that_fails_in_the_same_way() ->
     assert unmet(small, Replay(small, strict=False).run()) != []
 
 
+@pytest.mark.pure
 def test_the_best_so_far_is_valid_when_time_is_up() -> None:
     with MUTATIONS[MUTATION].applied():
         _, schedule, invariant = failing()
@@ -80,6 +82,7 @@ def test_a_seed_that_does_not_fail_is_said(tmp_path: Path) -> None:
     assert result.exit_code == 2
 
 
+@pytest.mark.pure
 def test_the_command_writes_a_file_that_replays(tmp_path: Path) -> None:
     with MUTATIONS[MUTATION].applied():
         seed, _, _ = failing()

@@ -42,7 +42,8 @@ def short(name: str) -> bool:
     return len(name.encode()) <= 64
 
 
-#: Values of fields whose type alone does not say which values are valid.
+ranks = st.builds(Rank, ints, ints, st.integers(-1000, 1000), ints)
+#: Values of fields whose type alone does not say which values are valid, or is not kept by a compiled build.
 FIELDS: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (r.PeerHello, "version"): st.just(r.VERSION),
     (r.PeerHello, "incarnation"): ids16,
@@ -105,7 +106,9 @@ FIELDS: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (r.ColumnPage, "steps"): st.lists(st.integers(0, 1), max_size=4).map(bytes),
     (q.Told, "fate"): st.sampled_from(Fate),
     (q.Told, "birth"): ints,
-    (Rank, "priority"): st.integers(-1000, 1000),
+    **{(cls, "rank"): ranks for cls in (m.CanvassRequest, m.VoteRequest, m.DeferRequest)},
+    (m.VoteAnswer, "holder_rank"): st.none() | ranks,
+    (r.PeerHello, "timers_ms"): st.tuples(ints, ints, ints),
     (m.StartAnswer, "incarnations"): st.lists(st.builds(Identity, ints, maybe16), max_size=4).map(tuple),
 }
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
 from wire_page import PAGE, page
 
 from alpo.core.entries import Entry
@@ -17,6 +18,7 @@ from alpo.wire.shapes import Shape
 TEXT = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text()
 
 
+@pytest.mark.pure  # closures are looked into
 def test_every_message_is_documented_as_the_code_has_it() -> None:
     """Every type, its number, its fields in order, every code: run `python tests/wire/wire_page.py` if this fails."""
     assert page() == PAGE.read_text("utf-8")

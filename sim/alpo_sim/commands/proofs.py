@@ -28,6 +28,7 @@ from ..explore.search import Found, search
 from ..explore.ways import NoSchedule, lines, schedule
 from ..mutations import MUTATIONS, Caught, hunts
 from ..mutations import Mutation as BrokenRule
+from ..mutations.mutation import require_pure
 from ..narrate import comments, narrated
 from ..scenario_text import write
 from .output import CORES, Jobs, Mutation, bar, writing
@@ -173,6 +174,7 @@ def explore(
         raise typer.BadParameter(f"no mutation {mutation!r}: there are {', '.join(MUTATIONS)}", param_hint="--mutation")
     if output is not None:
         a_new_file(output, "--output")
+    require_pure()
     wanted = Wanted(servers, terms, entries, timers, crashes, wipes, writes, requests, late)
     with MUTATIONS[mutation].applied() if mutation else nullcontext():
         sound = True

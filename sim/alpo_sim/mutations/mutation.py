@@ -18,6 +18,9 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from alpo._version import build
+from alpo_cli.exits import refuse
+
 from ..checks.leadership import ReignChecks
 from ..checks.marks import MarkChecks
 from ..checks.members import MemberChecks
@@ -45,11 +48,17 @@ def swapped(owner: Any, name: str, value: Any) -> Iterator[None]:
             table[key] = before
 
 
+def require_pure() -> None:
+    """Raise `UsageProblem` if the core is compiled: it can then be neither changed nor restored from a copy."""
+    refuse(build() == "compiled", "this needs ALPO's pure build (alpo-sim --version says which runs)")
+
+
 def rewritten(owner: Any, name: str, changes: Sequence[tuple[str, str]]) -> Any:
     """Compile ``owner.name`` (a function, method, property or static method) anew, with pieces of its source replaced.
 
     Raises LookupError if a piece is not there exactly once.
     """
+    require_pure()
     held = inspect.getattr_static(owner, name)
     function: Any = held.fget if isinstance(held, property) else getattr(held, "__func__", held)
     source = textwrap.dedent(inspect.getsource(function))
