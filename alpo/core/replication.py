@@ -442,7 +442,7 @@ class Replication:
                 before = r.guaranteed_id
                 self.count()
                 if r.guaranteed_id > before and next(iter(self.peers)) != sender.id:
-                    self.peers = {sender.id: peer, **self.peers}  # it was the quickest: it is sent to first
+                    self.peers = {sender.id: peer, **self.peers}  # the quickest is sent to first
         elif peer.matched and answer.last_id < peer.match_id:
             self._doubt(peer, answer)
         elif peer.probing and answer.prev_id == peer.base_id == r.log.base_id > 0:

@@ -26,6 +26,10 @@ class Settings:
     def has_quotas(self) -> bool:
         return self.quota_appends_per_s > 0 or self.quota_bytes_per_s > 0
 
+    def __reduce__(self) -> tuple[type[Settings], tuple[int, ...]]:
+        # Pickled by hand: the compiled class has no way to set a frozen field.
+        return Settings, tuple(self.values().values())
+
     def values(self) -> dict[str, int]:
         """All settings by name."""
         return {f.name: getattr(self, f.name) for f in fields(self)}

@@ -61,7 +61,7 @@ class Everyone:
         self._scrubber = scrubber
         self._moved = trio.Event()
         self._seen_id = 0
-        self._watchers = driver.after_mark
+        self._watchers = driver.watchers.after_mark
 
     def begin(self, client: ClientConnection, ask: w.AwaitReplicated) -> None:
         """Start one wait; its answer goes to ``client``."""

@@ -47,7 +47,7 @@ from alpo.wire.lanes import BLOCKS_MAX
 
 from .admission import Allowance, Appends, Limits
 from .counters import REFUSALS, Counters
-from .driver import Driver
+from .driver import Driver, Watchers
 from .link import Body, Link
 from .poller import Poller
 from .routes import Route, Routes
@@ -63,7 +63,7 @@ class Steps(Protocol):
     """The driver, as far as this module needs it."""
 
     replica: Replica
-    after_step: list[Callable[[], None]]
+    watchers: Watchers
 
     def pump(self) -> None: ...
 
@@ -164,13 +164,13 @@ class Ahead:
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Wait for the condition, which is looked at after each step and each block that is held somewhere."""
-        self._driver.after_step.append(self._wake)
+        self._driver.watchers.after_step.append(self._wake)
         try:
             while not condition():
                 self._changed = trio.Event()
                 await self._changed.wait()
         finally:
-            self._driver.after_step.remove(self._wake)
+            self._driver.watchers.after_step.remove(self._wake)
 
     def _wake(self) -> None:
         self._changed.set()

@@ -95,6 +95,39 @@ class Suspension:
         return max(0.0, self._slept_s - before_s) if apart_ms < math.inf else 0.0
 
 
+class Watchers:
+    """Functions that are called after steps; the node adds what watches the replica. ``after_step``: after each;
+    ``after_mark``: after one that has moved a mark of the log; ``after_change``: after one that has changed the member
+    list, the settings, who leads, or the server that an operator's change is about (then all are called)."""
+
+    def __init__(self) -> None:
+        self.after_step: list[Callable[[], None]] = []
+        self.after_mark: list[Callable[[], None]] = []
+        self.after_change: list[Callable[[], None]] = []
+        self._marks: tuple[object, ...] = ()
+        self._seen: tuple[object, ...] = ()
+
+    def look(self, replica: Replica) -> None:
+        """Call those who watch what this step has changed."""
+        log, reign = replica.log, replica.reign
+        marks = replica.guaranteed_id, replica.fully_replicated_id, log.stable_id, log.generation
+        seen = (
+            reign, replica.members.latest, replica.settings, replica.out.cluster,
+            reign.changes.pending if reign is not None else None,
+        )
+        changed = any(map(is_not, seen, self._seen)) or not self._seen
+        if changed or marks != self._marks:
+            self._marks = marks
+            for notice in tuple(self.after_mark):  # one may take itself off
+                notice()
+        if changed:
+            self._seen = seen
+            for notice in self.after_change:
+                notice()
+        for notice in self.after_step:
+            notice()
+
+
 class Driver(trio.abc.Instrument):
     """Driver of one replica. All methods are for the Trio thread, except `durable` and those that say so."""
 
@@ -114,11 +147,8 @@ class Driver(trio.abc.Instrument):
         #: Counts for `/metrics`, of all parts of the node.
         self.counters = counters or Counters(Elections(0))
         self.quotas = Quotas()
-        self._submit = submit
-        self._commit_here = commit_here
-        self.send = send
-        self._prepare = prepare
-        self.load = load
+        self._submit, self._commit_here, self._prepare = submit, commit_here, prepare
+        self.send, self.load = send, load
         #: Bound of `full`; may be changed at any time.
         self.inflight_bytes_max = inflight_bytes_max
         #: The event loop's clock, as `trio.current_time`, which looks it up at every call.
@@ -157,14 +187,7 @@ class Driver(trio.abc.Instrument):
         self.on_mended: Callable[[Sequence[int]], None] = lambda ids: None
         #: Tasks that wait for `full` to end.
         self.room = trio.lowlevel.ParkingLot()
-        #: Called after every step; after one that has moved a mark of the log; after one that has changed the member
-        #: list, the settings, who leads, or the server that an operator's change is about. All are called when such a
-        #: change is seen. The node adds what watches the replica.
-        self.after_step: list[Callable[[], None]] = []
-        self.after_mark: list[Callable[[], None]] = []
-        self.after_change: list[Callable[[], None]] = []
-        self._seen_marks: tuple[object, ...] = ()
-        self._seen: tuple[object, ...] = ()
+        self.watchers = Watchers()
         #: Set once the replica may leave (R28).
         self.may_stop = trio.Event()
         self.steps = self.inputs = 0
@@ -256,28 +279,7 @@ class Driver(trio.abc.Instrument):
         if self._was_full and not self.full:
             self._was_full = False
             self.room.unpark_all()
-        self._notify()
-
-    def _notify(self) -> None:
-        """Call those who watch what this step has changed."""
-        replica = self.replica
-        log, reign = replica.log, replica.reign
-        marks = replica.guaranteed_id, replica.fully_replicated_id, log.stable_id, log.generation
-        seen = (
-            reign, replica.members.latest, replica.settings, replica.out.cluster,
-            reign.changes.pending if reign is not None else None,
-        )
-        changed = any(map(is_not, seen, self._seen)) or not self._seen
-        if changed or marks != self._seen_marks:
-            self._seen_marks = marks
-            for notice in tuple(self.after_mark):  # one may take itself off
-                notice()
-        if changed:
-            self._seen = seen
-            for notice in self.after_change:
-                notice()
-        for notice in self.after_step:
-            notice()
+        self.watchers.look(self.replica)
 
     def note(self, name: str, /, **fields: Any) -> None:
         """Record an event for the operator: it is kept (`alpo explain`) and logged at the level of

@@ -193,7 +193,7 @@ class Listener:
             return
         guaranteed = self._settings
         self._settled = latest if guaranteed == latest else None
-        watchers = self._driver.after_mark  # until the settings are guaranteed
+        watchers = self._driver.watchers.after_mark  # until the settings are guaranteed
         if self._settled is None and self._follow_settings not in watchers:
             watchers.append(self._follow_settings)
         elif self._settled is not None and self._follow_settings in watchers:
@@ -206,7 +206,7 @@ class Listener:
 
     async def run(self, listening: socket.socket) -> None:
         """Accept and serve until cancelled."""
-        self._driver.after_change.append(self._follow_settings)
+        self._driver.watchers.after_change.append(self._follow_settings)
         say_again_s = 0.0
         async with trio.open_nursery() as nursery:
             while True:

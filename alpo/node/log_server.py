@@ -133,7 +133,7 @@ class LogServer:
             quick_s=QUICK_SHARE * cfg.election_timeout_s,
         )
         self.comparer = Comparer(driver, store, care, security)
-        driver.after_mark.append(Guaranteed(self.replica, driver.counters).notice)
+        driver.watchers.after_mark.append(Guaranteed(self.replica, driver.counters).notice)
         self.pulse = Pulse(driver)
         #: Handlers of the requests that the core does not answer, by their types.
         self.handlers: Mapping[type, Handler] = {

@@ -147,7 +147,7 @@ class Peers:
         """Begin to dial every member."""
         self._nursery = nursery
         self.follow_members()
-        self._driver.after_change.append(self.follow_members)
+        self._driver.watchers.after_change.append(self.follow_members)
 
     def follow_members(self) -> None:
         """Dial new members; redial restricted connections if the member list has changed. Drop what a reign that has

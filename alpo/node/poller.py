@@ -31,7 +31,7 @@ class Owner(Protocol):
     @property
     def clock_s(self) -> Callable[[], float]: ...
 
-    #: When the present group came, by that clock; set by the poller.
+    #: Time at which the present group came, by that clock; set by the poller.
     came_s: float
 
     def take_group(self) -> None:

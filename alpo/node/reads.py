@@ -280,7 +280,7 @@ class Reads:
         """Begin to serve; helper tasks run in ``nursery``."""
         self._nursery = nursery
         nursery.start_soon(self._look_through_later)
-        self._driver.after_mark.append(self._notice)
+        self._driver.watchers.after_mark.append(self._notice)
 
     def begin(self, client: ClientConnection, ask: w.Read | w.ReadColumns) -> None:
         """Start one read; its answer goes to ``client``."""

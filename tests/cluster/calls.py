@@ -70,7 +70,7 @@ class Calls:
 
 
 def undisturbed(costs: list[Cost]) -> Cost:
-    """What a tenth of these appends cost at most, calls of each kind for itself."""
+    """The cost that a tenth of these appends do not exceed, for each kind of call."""
     return Cost(*(sorted(kind)[len(kind) // 10] for kind in zip(*costs, strict=True)))
 
 

@@ -42,7 +42,7 @@ def _start(stack: ExitStack, home: Path) -> dict[int, str]:
 
 
 async def _costs(home: Path, id: int) -> list[Cost]:
-    """What the last appends cost server ``id``."""
+    """The costs of the last appends for server ``id``."""
     file = home / f"{id}.json"
     os.kill(int((home / f"{id}.pid").read_text("utf-8")), signal.SIGUSR2)
     await until(file.exists)
