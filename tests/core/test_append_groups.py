@@ -1,0 +1,106 @@
+"""Appends that come together are judged, appended and answered as if each had come by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from cluster_kit import Cluster
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from session_leader import random_id
+
+from alpo.core.entries import Entry, Kind
+from alpo.core.requests import Appended, AppendRun, ChangeSettings, Code, Refused, Reply
+
+CLIENTS = [random_id(1_700_000_200_000, number) for number in range(4)]
+#: One append: its client, its serial relative to the next one, its payloads, and the last LSN that it expects, relative
+#: to the log's end; None: it expects none.
+ASKED = st.tuples(
+    st.sampled_from(CLIENTS), st.sampled_from([0, 0, 0, 0, -1, 1]), st.integers(1, 3),
+    st.sampled_from([None, None, None, None, 0, 1]), st.booleans(),
+)
+
+
+def leader(window: int) -> Cluster:
+    """A cluster with a leader; every client has a session, and may have ``window`` appends under way."""
+    cluster = Cluster()
+    id = cluster.elect().me.id
+    changes = (("window", 1024, window), ("window_total", 200_000, 2 * window))
+    cluster.give(id, ChangeSettings("window", changes), *(
+        AppendRun(f"first {client}", client, 0, 1, [(1, b"first")]) for client in CLIENTS
+    ))
+    cluster.run(0.5)
+    cluster.replies.clear()
+    return cluster
+
+
+def runs_of(cluster: Cluster, asked: Sequence[tuple[str, int, int, int | None, bool]]) -> list[AppendRun]:
+    """The appends, with serials that go on from one to the next of a client, as far as they are taken."""
+    found, serials, end = [], dict.fromkeys(CLIENTS, 2), cluster.reigning.log.next_lsn - 1
+    for number, (client, off, count, expects, sparse) in enumerate(asked):
+        bodies = [(1, b"%d-%d" % (number, each)) for each in range(count if expects is None else 1)]
+        serial, expected = max(1, serials[client] + off), None if expects is None else end + expects
+        found.append(AppendRun(f"run {number}", client, 0, serial, bodies, sparse, False, expected))
+        if not off:
+            serials[client] += len(bodies)
+    return found
+
+
+def result(cluster: Cluster) -> tuple[list[Entry], list[tuple[object, ...]]]:
+    """The entries with payloads, and the replies in the order of their requests."""
+    cluster.run(1.0)
+    data = [entry for entry in cluster.log_of(cluster.reigning.me.id) if entry.kind == Kind.DATA]
+    return data, sorted(map(_told, cluster.replies))
+
+
+def _told(reply: Reply) -> tuple[object, ...]:
+    return (*reply[:3], list(reply.lsns), reply.duplicate) if isinstance(reply, Appended) else tuple(reply)
+
+
+@settings(deadline=None)
+@given(asked=st.lists(ASKED, min_size=1, max_size=24), window=st.sampled_from([1, 2, 5, 1024]))
+def test_a_group_is_as_good_as_one_after_the_other(
+    asked: list[tuple[str, int, int, int | None, bool]], window: int
+) -> None:
+    together, apart = leader(window), leader(window)
+    runs = runs_of(together, asked)
+    id = together.reigning.me.id
+    together.give(id, *runs)
+    for run in runs:
+        apart.give(id, run)
+    assert result(together) == result(apart)
+
+
+def test_neighbours_of_different_clients_become_neighbours_in_the_log() -> None:
+    cluster = leader(1024)
+    runs = [AppendRun(client, client, 0, 2, [(1, client.encode())]) for client in CLIENTS]
+    before = cluster.reigning.last_id
+    cluster.give(cluster.reigning.me.id, *runs)
+    assert cluster.reigning.last_id == before + len(CLIENTS) and cluster.reigning.out.ready.write is not None
+    data, told = result(cluster)
+    assert [entry.client for entry in data[-4:]] == CLIENTS and len({entry.time_ms for entry in data[-4:]}) == 1
+    assert sorted(lsns[0] for *_, lsns, _ in told) == [entry.lsn for entry in data[-4:]]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_client_s_second_append_in_a_group_follows_its_first(again: bool) -> None:
+    cluster = leader(1024)
+    first = AppendRun("a", CLIENTS[0], 0, 2, [(1, b"a")])
+    second = AppendRun("b", CLIENTS[0], 0, 2 if again else 3, [(1, b"a" if again else b"b")])
+    cluster.give(cluster.reigning.me.id, first, AppendRun("c", CLIENTS[1], 0, 2, [(1, b"c")]), second)
+    data, _ = result(cluster)
+    assert [entry.body for entry in data[4:]] == ([b"a", b"c"] if again else [b"a", b"c", b"b"])
+    reply = cluster.reply_to("b")
+    assert isinstance(reply, Appended) and reply.duplicate is again
+
+
+def test_without_space_a_group_is_refused_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = leader(1024)
+    reign = cluster.reigning.reign
+    assert reign is not None
+    monkeypatch.setattr(reign.serving._disks, "why_not", lambda replication: "server 1 is low on disk space")
+    cluster.give(cluster.reigning.me.id, *(AppendRun(client, client, 0, 2, [(1, b"x")]) for client in CLIENTS))
+    assert [(r.client, r.code) for r in cluster.replies if isinstance(r, Refused)] == [
+        (client, Code.NO_SPACE) for client in CLIENTS
+    ]
