@@ -81,6 +81,7 @@ lint: $(TEST_STAMP) ## ruff and mypy --strict
 test: $(TEST_STAMP) ## everything: ruff, mypy --strict, all tests but the slow kinds' matrices (make soak)
 	$(BIN)/ruff check .
 	$(call with_mypy,,$(IN_PARALLEL) --durations=25 --durations-min=2)
+	$(BIN)/python -m pytest -m alone --quiet --numprocesses=1 tests/cluster
 
 check: WORKERS := 2
 check: $(CHECK_STAMP) ## ruff, mypy of all but Spark's parts, the tests of core and wire: a minute, nothing of Spark installed

@@ -355,6 +355,9 @@ class ClientEnd(Connection):
             raise self._gone()
         self._wire.to_server.send(data)
 
+    def send_parts(self, parts: list[bytes]) -> None:
+        self.send_now(b"".join(parts))
+
     @property
     def moved_bytes(self) -> int:
         """The number of bytes on their way, none: a message arrives as a whole or not at all."""

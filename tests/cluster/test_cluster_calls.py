@@ -49,6 +49,7 @@ async def _costs(home: Path, id: int) -> list[Cost]:
     return [Cost(*cost) for cost in json.loads(file.read_text("utf-8"))["appends"]][-_APPENDS:]
 
 
+@pytest.mark.alone
 @pytest.mark.trio
 async def test_a_lone_append_is_within_its_budget(tmp_path: Path) -> None:
     with ExitStack() as stack:

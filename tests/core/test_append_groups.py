@@ -18,7 +18,7 @@ CLIENTS = [random_id(1_700_000_200_000, number) for number in range(4)]
 #: to the log's end; None: it expects none.
 ASKED = st.tuples(
     st.sampled_from(CLIENTS), st.sampled_from([0, 0, 0, 0, -1, 1]), st.integers(1, 3),
-    st.sampled_from([None, None, None, None, 0, 1]), st.booleans(),
+    st.sampled_from([None, None, None, None, 0, -1]), st.booleans(),
 )
 
 
