@@ -426,7 +426,7 @@ class Loan:
         try:
             if not self._lock.acquire(blocking=False):
                 return None
-            busy = self._over or self._under_way or parcel.size > self._bytes_max
+            busy = self._over or self._under_way or self.heard or self.lost or parcel.size > self._bytes_max
             if busy or (self._poll.poll(0) and self._listen()):
                 self._lock.release()
                 return None
@@ -491,6 +491,10 @@ class Loan:
             return under_way is not None or now_s - self._seen_s > _UNUSED_S
         self._seen, self._seen_s = seen, now_s
         return under_way is not None and under_way.deadline_s <= now_s
+
+    def forked(self) -> None:
+        """End it in a forked child: the answers on the connection are the parent's."""
+        self._over = True
 
     def end(self) -> Handle | None:
         """End it; returns the append under way, if there is one, for the lender to see to. For the lender's thread."""

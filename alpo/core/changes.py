@@ -64,7 +64,7 @@ class Changes:
         self._catch_up: CatchUp | None = None
         #: True if some member may have another address than the list says.
         self.addresses_changed = True
-#: True if nothing was under way, nor due later, when `advance` looked last.
+        #: True if nothing was under way, nor due later, when `advance` looked last.
         self.idle = False
         self._next_address_s: dict[int, float] = {}  # member id -> time from which its address may be changed again
 
@@ -153,7 +153,7 @@ class Changes:
 
     def _look_for(self, request: ChangeMember) -> None:
         """Make ``request`` pending, and ask its address anew: older answers and rounds say nothing of its disk now."""
-        self.pending = request
+        self.pending, self.idle = request, False
         self._heard = None
         self._confirming_round = 0
         if request.address:

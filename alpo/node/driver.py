@@ -42,6 +42,7 @@ from alpo.storage.writer import After
 from .admission import Quotas
 from .counters import Counters, Elections
 from .event_log import level_of
+from .threads import Jobs
 
 log = structlog.get_logger()
 
@@ -420,8 +421,9 @@ class Driver(trio.abc.Instrument):
 
     def patience_s(self) -> float:
         """Seconds for which the poller may wait while the event loop stands still; 0 if another task can run, or has
-        to be woken, or if more than one client appends."""
-        if self._lone_writes <= _LONE_WRITES or self._scheduled > 1 or self._report_wanted or self.failure is not None:
+        to be woken (by a thread at work, for one), or if more than one client appends."""
+        busy = self._scheduled > 1 or self._appends or self._report_wanted or Jobs.under_way
+        if self._lone_writes <= _LONE_WRITES or busy or self.failure is not None:
             return 0.0
         if self._writes:
             self._hand_over()

@@ -47,8 +47,8 @@ from .threads import in_thread
 #: Share of the election timeout beyond which a commit or checkpoint is a `slow_fsync` event.
 SLOW_SHARE = 0.25
 #: Share of it up to which the event loop's thread commits by itself, by the time of the last commit: meanwhile nobody
-#: is answered.
-QUICK_SHARE = 0.05
+#: is answered, and on a slower disk a switch of threads costs little in comparison.
+QUICK_SHARE = 0.01
 
 
 class WriterLike(Protocol):

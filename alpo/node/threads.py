@@ -34,6 +34,12 @@ Ts = TypeVarTuple("Ts")
 _AGAIN_S = 0.25
 
 
+class Jobs:
+    """Work in threads of this process: the event loop is to hear at once when it is done."""
+
+    under_way = 0
+
+
 class _Lack:
     """Mark for a process that is known to be out of threads."""
 
@@ -53,6 +59,7 @@ async def in_thread(
 
     lacked = False
     while True:
+        Jobs.under_way += 1
         try:
             found = await trio.to_thread.run_sync(run, abandon_on_cancel=abandon_on_cancel, limiter=limiter)
         except RuntimeError as error:  # the system is out of threads
@@ -67,6 +74,8 @@ async def in_thread(
             if lacked:  # else the thread may have been there already
                 _Lack.told = False
             return found
+        finally:
+            Jobs.under_way -= 1
 
 
 #: Rate at which reading a log costs next to nothing: a thousandth of a core, with small entries.

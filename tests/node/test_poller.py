@@ -15,6 +15,7 @@ from alpo.core.ready import Ready, Tick
 from alpo.node import driver as driver_module
 from alpo.node import poller as poller_module
 from alpo.node.poller import Poller
+from alpo.node.threads import Jobs
 
 
 class Alone:
@@ -111,6 +112,10 @@ async def test_the_driver_has_patience_only_while_one_client_appends_and_nothing
     driver.before_io_wait(0.0)
     assert driver.patience_s() == 0.0, "and has not run yet"
     driver.before_io_wait(1.0)
+    assert driver.patience_s() > 0.0
+    Jobs.under_way += 1
+    assert driver.patience_s() == 0.0, "a thread will want to be heard"
+    Jobs.under_way -= 1
     assert driver.patience_s() > 0.0
     replica.script = [Ready(deadline_s=driver.clock_s() + 0.25)]
     driver.post(Tick())
