@@ -207,7 +207,7 @@ class Listener:
     async def run(self, listening: socket.socket) -> None:
         """Accept and serve until cancelled."""
         self._driver.watchers.after_change.append(self._follow_settings)
-        self._follow_settings()  # what changed since the listener was made, or is not guaranteed yet
+        self._follow_settings()  # changes since the listener was made are told too
         say_again_s = 0.0
         async with trio.open_nursery() as nursery:
             while True:
