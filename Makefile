@@ -112,7 +112,7 @@ compiled: $(COMPILED_STAMP) ## a wheel with core and wire format as machine code
 
 soak-compiled: $(TEST_STAMP) $(COMPILED_STAMP) ## tests, the demonstration and simulated traces on the compiled build
 	test "$$($(ON_COMPILED) $(BIN)/alpod --version)" != "$$($(BIN)/alpod --version)"
-	$(ON_COMPILED) $(BIN)/python -m pytest $(IN_PARALLEL) tests/core tests/wire tests/sim tests/node
+	$(ON_COMPILED) $(BIN)/python -m pytest -m 'not soak and not alone and not pure' $(IN_PARALLEL) tests/core tests/wire tests/sim tests/node
 	PYTHONSAFEPATH=1 $(COMPILED)/bin/python -m alpo_cli.demo tests/data/alice.txt
 	rm -rf build/frozen && mkdir -p build/frozen
 	$(BIN)/python benchmarks/frozen.py build/frozen/pure --only frames traces

@@ -54,10 +54,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     A Trio test that hangs is cancelled a little before its timeout, and its traceback says where it stood. The timeout
     itself ends the process (of xdist: a worker), since nothing else stops whatever hangs.
     """
-    compiled = build() == "compiled"
     for item in items:
-        if compiled and item.get_closest_marker("pure") is not None:
-            item.add_marker(pytest.mark.skip(reason="the core is compiled"))
         group = _group(item)
         if group:
             item.add_marker(pytest.mark.xdist_group(group))
