@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from session_leader import random_id
 
 from alpo.core.entries import Entry, Kind
+from alpo.core.messages import Room
+from alpo.core.ready import Space
 from alpo.core.requests import Appended, AppendRun, ChangeSettings, Code, Refused, Reply
 
 CLIENTS = [random_id(1_700_000_200_000, number) for number in range(4)]
@@ -95,12 +97,10 @@ def test_a_client_s_second_append_in_a_group_follows_its_first(again: bool) -> N
     assert isinstance(reply, Appended) and reply.duplicate is again
 
 
-def test_without_space_a_group_is_refused_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_space_a_group_is_refused_one_by_one() -> None:
     cluster = leader(1024)
-    reign = cluster.reigning.reign
-    assert reign is not None
-    monkeypatch.setattr(reign.serving._disks, "why_not", lambda replication: "server 1 is low on disk space")
-    cluster.give(cluster.reigning.me.id, *(AppendRun(client, client, 0, 2, [(1, b"x")]) for client in CLIENTS))
+    runs = [AppendRun(client, client, 0, 2, [(1, b"x")]) for client in CLIENTS]
+    cluster.give(cluster.reigning.me.id, Space(Room.LOW, 100), *runs)
     assert [(r.client, r.code) for r in cluster.replies if isinstance(r, Refused)] == [
         (client, Code.NO_SPACE) for client in CLIENTS
     ]
