@@ -217,7 +217,8 @@ class FakeServer:
         await self._thaw()
         if self.problem is not None:
             await stream.send(encode(self.problem))
-            await stream.send_eof()
+            with suppress(OSError):  # AnyIO's own error is not raised where a client has reset the connection
+                await stream.send_eof()
             await stream.receive()
             return
         members = tuple((s.id, s.address) for s in c.servers.values())

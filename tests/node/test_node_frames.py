@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import struct
 import zlib
@@ -101,8 +102,9 @@ async def test_no_request_of_the_wire_ends_the_server() -> None:
         await founded(r)
         for framed in client_frames():
             client = await connect(r.addresses[0])
-            await client.stream.send_all(framed)
-            await client.stream.send_eof()
+            with contextlib.suppress(trio.BrokenResourceError):  # the server may have closed it at the first bytes
+                await client.stream.send_all(framed)
+                await client.stream.send_eof()
         client = await connect(r.addresses[0])
         assert isinstance(await client.ask(append(random_id(), 1, b"still here")), q.Appended)
 
