@@ -18,27 +18,30 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple, TypeAlias
 
+from alpo.rsm import payloads
+from alpo.rsm.payloads import CHECKS, INLINE_BYTES_MAX, Payloads, is_id
+from alpo.rsm.payloads import is_number as _number
 from alpo.wire.framing import WireError, pack, unpack_list, unpack_message
 
-MAGIC = b"\xc1\x41"
-FORMAT = 1
-HEAD = MAGIC + bytes([FORMAT])
+PAYLOADS = Payloads("state", magic=b"\xc1\x41", format=1)
+MAGIC, FORMAT, HEAD = PAYLOADS.magic, PAYLOADS.format, PAYLOADS.head
 
-ID_BYTES = 16
+#: What is the same in every kind of machine.
+Begin = payloads.Begin
+Part = payloads.Part
+End = payloads.End
+begin, part, end = PAYLOADS.begin, PAYLOADS.part, PAYLOADS.end
+INT_MAX, INT_MIN, ROOM_BYTES = payloads.INT_MAX, payloads.INT_MIN, payloads.ROOM_BYTES
+
 NAME_BYTES_MAX = 512
 #: Most guards, and most operations, of one command.
 OPS_MAX = 65_536
-INT_MAX, INT_MIN = (1 << 63) - 1, -(1 << 63)
 #: Most bytes of all `More` payloads of one command together, and their greatest number.
 BLOB_BYTES_MAX = 64 << 20
 MORE_MAX = 65_536
-#: Largest command that holds its values itself: in a larger one they are in `More` payloads.
-INLINE_BYTES_MAX = 256 << 10
 #: Shortest value that moves to a `More` payload when its command is too large.
 _MOVED_BYTES = 64
 _GUARD_FIELDS, _OP_FIELDS = 3, 4
-#: Part of a payload that a `More`, or a part of a snapshot, takes besides its bytes.
-ROOM_BYTES = 1 << 10
 
 #: One or more characters, without control characters and without surrogates (UTF-8 cannot hold those). A row has two
 #: such names, with NUL between them.
@@ -104,33 +107,10 @@ class Command(NamedTuple):
     ops: list[Op]
 
 
-class Begin(NamedTuple):
-    """The beginning of a snapshot, ``sid``: 16 bytes. It is of the state as of this very payload."""
-
-    sid: bytes
-
-
-class Part(NamedTuple):
-    """Part ``index`` (from 0) of a snapshot."""
-
-    sid: bytes
-    index: int  # type: ignore[assignment]  # tuple.index is of no use here
-    data: bytes
-
-
-class End(NamedTuple):
-    """The end of a snapshot: number of parts, the chain over them, and the digest of the state that they hold."""
-
-    sid: bytes
-    parts: int
-    chain: bytes
-    digest: bytes
-
-
 class More(NamedTuple):
     """Piece ``index`` (from 0) of the values of the command before it."""
 
-    index: int  # type: ignore[assignment]
+    index: int  # type: ignore[assignment]  # tuple.index is of no use here
     data: bytes
 
 
@@ -147,13 +127,6 @@ def valid_name(name: object) -> bool:
     return all(len(each.encode()) <= NAME_BYTES_MAX for each in name.split(ROW_MARK))
 
 
-def format_of(payload: bytes) -> int | None:
-    """The number of the format that a payload is in; None if it is not of a state."""
-    if payload[:2] != MAGIC:
-        return None
-    return payload[2] if len(payload) > 2 else 0
-
-
 def decode(payload: bytes) -> Message | None:
     """The message in a payload of format 1; None if it holds none."""
     try:
@@ -164,16 +137,8 @@ def decode(payload: bytes) -> Message | None:
         return None
 
 
-def _number(value: object) -> bool:
-    return type(value) is int and 0 <= value <= INT_MAX
-
-
-def _octets(value: object) -> bool:
-    return type(value) is bytes and len(value) == ID_BYTES
-
-
 def _found(fields: tuple[Any, ...]) -> Found | None:
-    if len(fields) != 3 or not _octets(fields[1]) or type(fields[2]) is not tuple or len(fields[2]) != 3:
+    if len(fields) != 3 or not is_id(fields[1]) or type(fields[2]) is not tuple or len(fields[2]) != 3:
         return None
     return Found(fields[1], Limits(*fields[2])) if all(map(_number, fields[2])) else None
 
@@ -212,32 +177,13 @@ def _valid_op(op: Op, more: int) -> bool:
     return kind == Do.ADD and size == 3 and type(op[2]) is int and INT_MIN <= op[2] <= INT_MAX
 
 
-def _begin(fields: tuple[Any, ...]) -> Begin | None:
-    return Begin(fields[1]) if len(fields) == 2 and _octets(fields[1]) else None
-
-
-def _part(fields: tuple[Any, ...]) -> Part | None:
-    if len(fields) != 4 or not _octets(fields[1]) or not _number(fields[2]) or type(fields[3]) is not bytes:
-        return None
-    return Part(*fields[1:])
-
-
-def _end(fields: tuple[Any, ...]) -> End | None:
-    if len(fields) != 5 or not _octets(fields[1]) or not _number(fields[2]):
-        return None
-    return End(*fields[1:]) if _octets(fields[3]) and _octets(fields[4]) else None
-
-
 def _more(fields: tuple[Any, ...]) -> More | None:
     if len(fields) != 3 or not _number(fields[1]) or type(fields[2]) is not bytes:
         return None
     return More(*fields[1:])
 
 
-_CHECKS = {
-    int(Kind.FOUND): _found, int(Kind.DO): _command, int(Kind.BEGIN): _begin, int(Kind.PART): _part,
-    int(Kind.END): _end, int(Kind.MORE): _more,
-}
+_CHECKS = {**CHECKS, int(Kind.FOUND): _found, int(Kind.DO): _command, int(Kind.MORE): _more}
 
 
 def _pack(kind: Kind, *fields: Any) -> bytes:
@@ -248,21 +194,6 @@ def _pack(kind: Kind, *fields: Any) -> bytes:
 def found(state_id: bytes, limits: Limits) -> bytes:
     """The payload that founds a state."""
     return _pack(Kind.FOUND, state_id, tuple(limits))
-
-
-def begin(sid: bytes) -> bytes:
-    """The payload that begins a snapshot."""
-    return _pack(Kind.BEGIN, sid)
-
-
-def part(sid: bytes, index: int, data: bytes) -> bytes:
-    """The payload of one part of a snapshot."""
-    return _pack(Kind.PART, sid, index, data)
-
-
-def end(sid: bytes, parts: int, chain: bytes, digest: bytes) -> bytes:
-    """The payload that ends a snapshot."""
-    return _pack(Kind.END, sid, parts, chain, digest)
 
 
 def command(guards: Sequence[Guard], ops: Sequence[Op], payload_bytes_max: int) -> list[bytes]:

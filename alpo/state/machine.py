@@ -14,39 +14,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
-from enum import IntEnum
 from hashlib import blake2b
 from heapq import heapify, heappop, heappush
 from struct import Struct
 from typing import Any, NamedTuple, cast
 
-from .codec import (
-    BLOB_BYTES_MAX,
-    FORMAT,
-    ID_BYTES,
-    INT_MAX,
-    INT_MIN,
-    ROW_MARK,
-    Begin,
-    Command,
-    Do,
-    End,
-    Found,
-    Limits,
-    Message,
-    More,
-    Part,
-    decode,
-    format_of,
-)
+from alpo.rsm.machine import Outcome, Result, Snapshotting
+from alpo.rsm.payloads import ID_BYTES, INT_MAX, INT_MIN
 
-#: Time without a part after which another process may begin a snapshot, ms on the log's clock.
-UPLOAD_STALE_MS = 30_000
+from .codec import BLOB_BYTES_MAX, PAYLOADS, ROW_MARK, Command, Do, Found, Limits, Message, More, decode
+
 _DIGEST_MASK = (1 << 8 * ID_BYTES) - 1
 _INTEGER = re.compile(rb"-?[0-9]{1,19}")
 _NUMBERS = Struct("<QQQQI")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Cell(NamedTuple):
@@ -61,66 +41,6 @@ class Cell(NamedTuple):
     digest: int
 
 
-class Outcome(IntEnum):
-    """The effect of a payload."""
-
-    DONE = 0
-    CHANGED = 1  # a guard is false
-    UNFENCED = 2  # a row without a guard on its owner
-    NO_INTEGER = 3  # `ADD` to something else, or out of 64 bits
-    FULL = 4
-    NOT_FOUNDED = 5
-    FOUNDED = 6
-    FOUNDED_BEFORE = 7
-    GRANTED = 8  # the snapshot may be written
-    BUSY = 9  # another one is being written
-    TAKEN = 10  # a part
-    ACCEPTED = 11
-    DIVERGED = 12  # the snapshot is not of this state
-    STALE = 13  # a part or end of a snapshot that was taken over, or never granted
-    INVALID = 14
-    FOREIGN = 15
-    WAITS = 16  # for the rest of the command
-    NEWER = 17  # a format that this machine does not know: it must not go on
-
-
-class Result(NamedTuple):
-    """The effect of the payload at ``lsn``. ``name``: the variable it failed at, which has LSN ``have`` (0: absent)
-    and not ``wanted``. ``sums``: results of the command's `ADD`s, in order. ``cell``: the variable that a command
-    of one operation left."""
-
-    outcome: Outcome
-    lsn: int
-    name: str = ""
-    have: int = 0
-    wanted: int = 0
-    sums: tuple[int, ...] = ()
-    cell: Cell | None = None
-
-
-class Upload(NamedTuple):
-    """A snapshot that is being written: as of LSN ``begin``, with ``parts`` parts so far, the last at ``time_ms``."""
-
-    sid: bytes
-    begin: int
-    parts: int
-    chain: bytes
-    time_ms: int
-    digest: int
-    command_bytes: int
-    begun_ms: int
-
-
-class Snapshot(NamedTuple):
-    """An accepted snapshot: the state as of LSN ``begin``, accepted at LSN ``end``; ``command_bytes`` and ``begun_ms``:
-    those of the machine at ``begin``."""
-
-    begin: int
-    end: int
-    command_bytes: int
-    begun_ms: int
-
-
 class Frozen(NamedTuple):
     """A machine as of one LSN: ``registers`` (integers, bytes and tuples), its cells by name, and the digest that it
     kept of them, write by write."""
@@ -128,16 +48,6 @@ class Frozen(NamedTuple):
     registers: tuple[Any, ...]
     cells: dict[str, Cell]
     digest: int
-
-
-def time_of(time_ms: int) -> datetime:
-    """The time of an entry, UTC."""
-    return _EPOCH + timedelta(milliseconds=time_ms)
-
-
-def time_ms_of(time: datetime) -> int:
-    """Milliseconds since 1970, exactly."""
-    return (time - _EPOCH) // timedelta(milliseconds=1)
 
 
 def size_of(name: str, cell: Cell | None) -> int:
@@ -155,11 +65,6 @@ def sealed(name: str, version: int, created: int, value: bytes, time_ms: int, le
     return Cell(version, created, value, time_ms, lease_ms, digest)
 
 
-def chained(chain: bytes, part: bytes) -> bytes:
-    """The chain over a snapshot's parts, one part longer."""
-    return blake2b(chain + part, digest_size=ID_BYTES).digest()
-
-
 def digest_bytes(digest: int) -> bytes:
     """A digest as an `End` carries it."""
     return digest.to_bytes(ID_BYTES, "big")
@@ -173,74 +78,44 @@ class _Pending(NamedTuple):
     size: int
 
 
-class Machine:
-    """The fold of a log up to ``lsn``. Reading its attributes is free; `apply` alone changes them."""
+class Machine(Snapshotting[int]):
+    """The fold of a log up to ``lsn``, with the variables in `cells`. Of `touched`: their names."""
+
+    _decode = staticmethod(decode)
 
     def __init__(self) -> None:
-        self.lsn = 0
-        self.time_ms = 0
+        super().__init__(PAYLOADS)
         self.cells: dict[str, Cell] = {}
-        self.state_id = b""
         self.limits = Limits()
         #: Sum of the digests of all cells, modulo 2**128.
         self.digest = 0
-        #: Bytes of all names and values.
-        self.bytes = 0
-        #: LSN of the last payload that is none of a state.
-        self.foreign_lsn = 0
-        self.invalid = 0
-        #: Bytes of all payloads of the state so far, without parts of snapshots.
-        self.command_bytes = 0
-        self.upload: Upload | None = None
-        self.snapshot: Snapshot | None = None
-        self.previous: Snapshot | None = None
-        #: None, or the list in which `apply` collects touched names, in order; the folder sets and clears it.
-        self.touched: list[str] | None = None
         self._pending: _Pending | None = None
         #: Heap of (end, name) of leases: each that is running, and some that were renewed or given up since.
         self._due: list[tuple[int, str]] = []
         self._leased: dict[str, Cell] = {}
 
     @property
-    def founded(self) -> bool:
-        """True once the log has told this state's id and limits."""
-        return bool(self.state_id)
-
-    @property
     def waits(self) -> bool:
         """True while a command waits for its `More` payloads: `freeze` would leave it out."""
         return self._pending is not None
 
-    @property
-    def bytes_since(self) -> int:
-        """Bytes of the state's payloads since the last accepted snapshot began."""
-        return self.command_bytes - (self.snapshot.command_bytes if self.snapshot else 0)
+    def keep_digest(self) -> int:
+        return self.digest
 
-    def apply(self, lsn: int, time_ms: int, payload: bytes) -> Result:
-        """Take the payload at ``lsn``, which is the next one; ``time_ms``: its entry's. Raises ValueError for another
-        LSN, nothing for any payload."""
-        if lsn != self.lsn + 1:
-            raise ValueError(f"payload {lsn} does not follow on {self.lsn}")
-        number = format_of(payload)
-        if number is not None and number > FORMAT:
-            return Result(Outcome.NEWER, lsn, have=number)
-        self.lsn, self.time_ms = lsn, time_ms
-        if self._due and self._due[0][0] <= time_ms:
+    def digest_bytes(self, kept: int) -> bytes:
+        return digest_bytes(kept)
+
+    def digest_of(self, digest: bytes) -> int:
+        return int.from_bytes(digest, "big")
+
+    def _before(self, message: Message | None) -> None:
+        if self._due and self._due[0][0] <= self.time_ms:
             self._lapse()
-        if number is None:
-            self._drop_pending()
-            self.foreign_lsn = lsn
-            return Result(Outcome.FOREIGN, lsn)
-        message = decode(payload) if number == FORMAT else None
-        if message.__class__ is not Part:
-            self.command_bytes += len(payload)
-        if message.__class__ is not More:
-            self._drop_pending()
-        if message is None:
-            return self._invalid()
-        return self._take(message)
+        if self._pending is not None and message.__class__ is not More:
+            self._pending = None
+            self.invalid += 1
 
-    def _take(self, message: Message) -> Result:
+    def _take(self, message: Message, term: int) -> Result:
         if isinstance(message, Command):
             if message.more:
                 self._pending = _Pending(message, [], 0)
@@ -248,20 +123,7 @@ class Machine:
             return self._do(message, b"")
         if isinstance(message, More):
             return self._take_more(message)
-        if isinstance(message, Found):
-            return self._found(message)
-        if isinstance(message, Begin):
-            return self._begin(message)
-        return self._take_part(message) if isinstance(message, Part) else self._end(message)
-
-    def _invalid(self) -> Result:
-        self.invalid += 1
-        return Result(Outcome.INVALID, self.lsn)
-
-    def _drop_pending(self) -> None:
-        if self._pending is not None:
-            self._pending = None
-            self.invalid += 1
+        return self._found(message) if isinstance(message, Found) else self._take_snapshot(message)
 
     def _take_more(self, more: More) -> Result:
         """Gather the values of a command; do it with the last of them."""
@@ -391,7 +253,7 @@ class Machine:
             if cell is not None and cell.time_ms + cell.lease_ms == end_ms:
                 self._set(name, None)
 
-    # -- founding and snapshots -----------------------------------------------------------------------------
+    # -- founding and freezing ------------------------------------------------------------------------------
 
     def _found(self, message: Found) -> Result:
         if self.state_id:
@@ -399,62 +261,19 @@ class Machine:
         self.state_id, self.limits = message
         return Result(Outcome.FOUNDED, self.lsn)
 
-    def _begin(self, message: Begin) -> Result:
-        if not self.state_id:
-            return Result(Outcome.NOT_FOUNDED, self.lsn)
-        if self.upload is not None and self.time_ms < self.upload.time_ms + UPLOAD_STALE_MS:
-            return Result(Outcome.BUSY, self.lsn)
-        self.upload = Upload(
-            message.sid, self.lsn, 0, b"", self.time_ms, self.digest, self.command_bytes, self.time_ms
-        )
-        return Result(Outcome.GRANTED, self.lsn)
-
-    def _take_part(self, part: Part) -> Result:
-        upload = self.upload
-        if upload is None or upload.sid != part.sid or upload.parts != part.index:
-            return Result(Outcome.STALE, self.lsn)
-        chain = chained(upload.chain, part.data)
-        self.upload = upload._replace(parts=part.index + 1, chain=chain, time_ms=self.time_ms)
-        return Result(Outcome.TAKEN, self.lsn)
-
-    def _end(self, end: End) -> Result:
-        upload = self.upload
-        if upload is None or upload.sid != end.sid:
-            return Result(Outcome.STALE, self.lsn)
-        self.upload = None
-        if (upload.parts, upload.chain, digest_bytes(upload.digest)) != (end.parts, end.chain, end.digest):
-            return Result(Outcome.DIVERGED, self.lsn)
-        self.previous = self.snapshot
-        self.snapshot = Snapshot(upload.begin, self.lsn, upload.command_bytes, upload.begun_ms)
-        return Result(Outcome.ACCEPTED, self.lsn)
-
     def freeze(self) -> Frozen:
         """The machine as it stands, for a snapshot: of its cells only the references are copied.
 
         A command that waits for its values is not in it: the payload that grants a snapshot has ended that.
         """
-        registers = (
-            self.state_id, tuple(self.limits), self.lsn, self.time_ms, self.foreign_lsn, self.invalid,
-            self.command_bytes, *(tuple(each or ()) for each in (self._upload_plain(), self.snapshot, self.previous)),
-        )
-        return Frozen(registers, dict(self.cells), self.digest)
-
-    def _upload_plain(self) -> tuple[Any, ...] | None:
-        upload = self.upload
-        return None if upload is None else tuple(upload._replace(digest=digest_bytes(upload.digest)))  # type: ignore[arg-type]
+        return Frozen((self.state_id, tuple(self.limits), *self.registers()), dict(self.cells), self.digest)
 
     @classmethod
     def thaw(cls, registers: tuple[Any, ...], cells: Mapping[str, Cell]) -> Machine:
         """The machine of these registers and cells. Raises ValueError or TypeError for registers that are none."""
         machine = cls()
-        state_id, limits, lsn, time_ms, foreign_lsn, invalid, command_bytes, upload, snapshot, previous = registers
-        machine.state_id, machine.limits = state_id, Limits(*limits)
-        machine.lsn, machine.time_ms, machine.foreign_lsn = lsn, time_ms, foreign_lsn
-        machine.invalid, machine.command_bytes = invalid, command_bytes
-        if upload:
-            machine.upload = Upload(*upload)._replace(digest=int.from_bytes(upload[5], "big"))
-        machine.snapshot = Snapshot(*snapshot) if snapshot else None
-        machine.previous = Snapshot(*previous) if previous else None
+        machine.state_id, machine.limits = registers[0], Limits(*registers[1])
+        machine.set_registers(registers[2:])
         machine.restore(cells.items())
         return machine
 
