@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, Protocol
 
 from alpo.client.tasks import Event
 from alpo.errors import AlpoError, Overloaded
+from alpo.rsm.outcomes import Command
 from alpo.state.codec import OPS_MAX, ROOM_BYTES, ROW_MARK, Do, Op
-from alpo.state.outcomes import Command
 
 from .rows import Change, Overlay, Reject, Rows, need_id, row_bytes
 

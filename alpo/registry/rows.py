@@ -16,12 +16,12 @@ from json import JSONEncoder, loads
 from typing import Any, NamedTuple
 
 from alpo.errors import AlpoError, TooLarge
+from alpo.rsm.errors import NewerFormat
+from alpo.rsm.watching import Watching
 from alpo.state.codec import NAME_BYTES_MAX, ROW_MARK, valid_name
-from alpo.state.errors import NewerFormat
 from alpo.state.machine import Cell, Machine
 from alpo.state.state import State
 from alpo.state.variable import VALUE_BYTES_MAX, need_name
-from alpo.state.watching import Watching
 
 #: Format of headers and rows that this release writes, and the newest that it reads.
 FORMAT = 1

@@ -1,5 +1,5 @@
 """Errors of whatever is replicated through the log: a state, say. As with `alpo.errors`: each says what is known, and
-survives pickling."""
+survives pickling. A room of its own, below all others."""
 
 from __future__ import annotations
 

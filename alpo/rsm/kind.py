@@ -1,4 +1,4 @@
-"""`Kind`: what the machinery must know of a kind of machine. A room of its own, because it stands on all of these parts.
+"""`Kind`: what the machinery must know of a kind of machine. A room of its own, for it stands on these parts.
 
 A machine of one's own is a subclass of `Snapshotting`, a class that encodes it piece by piece (`parts.Encoder`), one
 that makes it of such pieces (`parts.Thawing`), and a `Kind` that names them.
@@ -35,7 +35,7 @@ class Kind(Generic[M]):
 
     @property
     def noun(self) -> str:
-        """What the machine is called in messages: "state"."""
+        """The word for the machine in messages: "state"."""
         return self.payloads.noun
 
     @property

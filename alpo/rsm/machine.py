@@ -147,8 +147,8 @@ class Snapshotting(Generic[D]):
 
     @abstractmethod
     def keep_digest(self) -> D:
-        """What tells the digest of the machine as it stands, later: itself, or a copy that it can be taken of. Called
-        when a snapshot begins, and when one was refused."""
+        """The digest of the machine as it stands, or else a copy of the machine that tells it later. Called when a
+        snapshot begins, and when one was refused."""
 
     @abstractmethod
     def digest_bytes(self, kept: D) -> bytes:
@@ -156,7 +156,7 @@ class Snapshotting(Generic[D]):
 
     @abstractmethod
     def digest_of(self, digest: bytes) -> D:
-        """What `keep_digest` would have given, of its `digest_bytes`: registers hold these."""
+        """The reverse of `digest_bytes`, which registers hold."""
 
     # -- folding --------------------------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class Snapshotting(Generic[D]):
     # -- registers ------------------------------------------------------------------------------------------
 
     def registers(self) -> tuple[Any, ...]:
-        """What every machine keeps besides its content, as integers, bytes and tuples of them."""
+        """The part of a machine that every kind has, as integers, bytes and tuples of them."""
         return (
             self.lsn, self.time_ms, self.foreign_lsn, self.invalid, self.command_bytes, self._plain_upload(),
             *(tuple(each or ()) for each in (self.snapshot, self.previous)),

@@ -136,7 +136,8 @@ class Decoder(Generic[I]):
 
     @abstractmethod
     def _item(self, item: Any) -> I | None:
-        """What is whole with this item, taken into the digest; None if more of it must come. Raises ValueError."""
+        """The content that is whole with this item, taken into the digest; None before its last piece. Raises
+        ValueError."""
 
 
 class Thawing(Generic[M]):

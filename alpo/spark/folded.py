@@ -14,9 +14,11 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from alpo.rsm.loading import Uploads
+from alpo.rsm.machine import Outcome
 from alpo.state.codec import FORMAT
-from alpo.state.loading import Uploads
-from alpo.state.machine import Machine, Outcome
+from alpo.state.folder import KIND
+from alpo.state.machine import Machine
 
 from .origin import DataLoss, Extent, Origin, Range, SourceError
 from .reading import rows_of
@@ -73,7 +75,7 @@ def _begins_late(origin: Origin, first_lsn: int, why: str) -> SourceError:
 
 def _first_snapshot(origin: Origin, within: Range) -> Machine | None:
     """The machine of the first whole snapshot in a range. Raises `SourceError`."""
-    with Uploads() as uploads:
+    with Uploads(KIND) as uploads:
         for batch in rows_of(origin, within, ("lsn", "payload"), True):
             for at, payload in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 whole = uploads.take(at, payload)

@@ -5,6 +5,8 @@ Programs begin with `connect` (trio, asyncio), or with `State` over a `Log` that
 
 from __future__ import annotations
 
+from alpo.rsm.snapshots import SnapshotInfo
+
 from .errors import (
     Behind,
     Busy,
@@ -20,7 +22,6 @@ from .errors import (
     Unsettled,
     WrongState,
 )
-from .snapshots import SnapshotInfo
 from .state import Rows, State, StateStatus, connect
 from .sync import SyncLock, SyncRows, SyncState, connect_sync
 from .variable import Add, Expunge, If, Keep, Put, Variable

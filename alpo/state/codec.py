@@ -26,7 +26,7 @@ from alpo.wire.framing import WireError, pack, unpack_list, unpack_message
 PAYLOADS = Payloads("state", magic=b"\xc1\x41", format=1)
 MAGIC, FORMAT, HEAD = PAYLOADS.magic, PAYLOADS.format, PAYLOADS.head
 
-#: What is the same in every kind of machine.
+#: Names that are the same in every kind of machine.
 Begin = payloads.Begin
 Part = payloads.Part
 End = payloads.End

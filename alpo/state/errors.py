@@ -1,5 +1,5 @@
-"""Errors of a replicated state: of its variables, and of whatever is replicated. As with `alpo.errors`: each says what is
-known, and survives pickling. A room of its own, because programs import errors by themselves."""
+"""Errors of a replicated state: of its variables, and of whatever is replicated. As with `alpo.errors`: each says what
+is known, and survives pickling. A room of its own, because programs import errors by themselves."""
 
 from __future__ import annotations
 

@@ -1,59 +1,26 @@
-"""`Folder`: the one task of a process that follows the log and folds it into a `Machine`.
-
-Laws:
-
-* The fold is the only judge: a command was done if its payload, folded at its LSN, did it. Nothing is told before.
-* What was folded is never folded again, and nothing is skipped. The fold jumps only when the log was trimmed ahead.
-* A failure that no retry mends ends the folding, and every wait from then on raises it.
+"""`KIND`: a state as a kind of machine that is folded from the log; and its `Folder`, which tells of variables.
+A room of its own: this is where the variables meet the machinery.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from copy import copy
-from typing import Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Protocol
 
-import anyio
-
-from alpo.client.arguments import seconds_text
-from alpo.client.handle import Handle
 from alpo.client.log import Log
-from alpo.client.reasons import LASTING, PASSING, kind_of
-from alpo.client.record import Record
-from alpo.client.retry import AGAIN_S, patiently
-from alpo.client.tasks import FORKED_WHY, Bell, Living, News
-from alpo.errors import AlpoError, Closed, NotGuaranteed, OutOfRange, ProtocolError, Unavailable
+from alpo.errors import AlpoError
+from alpo.rsm import folder
+from alpo.rsm.kind import Kind
+from alpo.rsm.loading import Cache
 
-from .codec import FORMAT, Guard, Op
-from .errors import NewerFormat, WrongState
-from .loading import Cache, first_lsn, load
-from .machine import Cell, Frozen, Machine, Outcome, Result, time_ms_of
+from .codec import PAYLOADS
+from .machine import Cell, Machine
+from .parts import Decoder, Thawing, freeze
 
-T = TypeVar("T")
-ENDED = "this State was left"
-
-
-class Sent:
-    """A command of this process on its way: its append, and its result once it was folded. ``freeze``: keep the machine
-    as of a granted snapshot. The append's deadline is also that of the fold."""
-
-    __slots__ = ("freeze", "frozen", "guards", "handle", "ops", "result")
-
-    def __init__(self, handle: Handle, guards: Sequence[Guard], ops: Sequence[Op], freeze: bool) -> None:
-        self.handle = handle
-        self.guards = guards
-        self.ops = ops
-        self.result: Result | None = None
-        self.freeze = freeze
-        self.frozen: Frozen | None = None
-
-    @property
-    def last_lsn(self) -> int:
-        """LSN of the command's last payload; 0 while it is not known."""
-        if self.result is not None:
-            return self.result.lsn
-        return self.handle.lsns[-1] if self.handle.lsn is not None else 0
+KIND = Kind(
+    PAYLOADS, title="State", cursor="state", cache_magic=b"ALPO state 1\n", machine=Machine, freeze=freeze,
+    thawing=Thawing, decoder=Decoder,
+)
 
 
 class Watcher(Protocol):
@@ -69,308 +36,14 @@ class Watcher(Protocol):
         """Take note that the folding has ended, and why."""
 
 
-class _Question:
-    """A question for the log's end, shared by those who wait for it."""
+class Folder(folder.Folder[Machine, Watcher]):
+    """The fold of ``log`` into a state: see `alpo.rsm.folder.Folder`."""
 
-    __slots__ = ("end_lsn", "error", "event")
+    def __init__(self, log: Log, timeout_s: float, expect: bytes = b"", cache: Cache[Machine] | None = None) -> None:
+        super().__init__(KIND, log, timeout_s, expect, cache)
 
-    def __init__(self) -> None:
-        self.event = anyio.Event()
-        self.end_lsn = 0
-        self.error: AlpoError | None = None
-
-
-class Folder:
-    """The fold of ``log``; ``expect``: the id of the state that it must be (b"": any); ``cache``: a place where to
-    look for a machine first."""
-
-    def __init__(self, log: Log, timeout_s: float, expect: bytes = b"", cache: Cache | None = None) -> None:
-        self.log = log
-        self.timeout_s = timeout_s
-        self.machine: Machine | None = None
-        self.failure: AlpoError | None = None
-        #: Called with every result that is not one of a command: snapshots are its business.
-        self.on_result: Callable[[Result], None] = lambda result: None
-        self._expect = expect
-        self._cache = cache
-        self._sent: deque[Sent] = deque()
-        self._news = News()
-        self._watchers: list[Watcher] = []
-        self._asking = Bell()
-        self._question: _Question | None = None
-        #: This fold's tasks, and all others of its state.
-        self.tasks = Living("State", self._run, self._ask_ends, ended=self._tasks_ended)
-
-    # -- tasks ----------------------------------------------------------------------------------------------
-
-    def open(self) -> None:
-        """Start the tasks, if they were not yet. Raises what ended the fold, and RuntimeError in another event loop."""
-        if self.log.forked:
-            raise Closed(FORKED_WHY)
-        if self.tasks.started:
-            self.tasks.need_home()
-        else:
-            self.require()
-            self.tasks.start()
-
-    def _tasks_ended(self, why: str) -> None:
-        self.fail(Closed(why))
-
-    async def _run(self) -> None:
-        """Load the state, and follow the log until it is closed (a task)."""
-        try:
-            machine = await self.patiently(lambda: load(self.log, self._cache))
-            self._jump(machine)
-            while await self._follow(machine):  # True: the log was trimmed ahead of us
-                machine = await self.patiently(lambda: load(self.log))
-                self._jump(machine)
-        except AlpoError as error:
-            self.fail(error)
-        else:
-            self.fail(Closed("the log of this state was closed"))
-
-    async def patiently(self, step: Callable[[], Awaitable[T]]) -> T:
-        """The result of ``step()``, tried until the cluster answers; not if it may be another cluster."""
-        return await patiently(self.log.clock, step, lasting=(ProtocolError,))
-
-    async def _follow(self, machine: Machine) -> bool:
-        """Fold what comes. Returns False when the log is closed, True if it was trimmed ahead of us."""
-        while not self.log.closed:
-            try:
-                async with self.log.follow_batches(machine.lsn + 1) as batches:
-                    async for records in batches:
-                        self._fold(machine, records)
-            except ProtocolError:
-                raise
-            except PASSING:
-                await self.log.clock.sleep(AGAIN_S)
-            except OutOfRange:
-                if await self.patiently(lambda: first_lsn(self.log)) > machine.lsn + 1:
-                    return True
-                await self.log.clock.sleep(AGAIN_S)  # gone from one server only
-        return False
-
-    async def _ask_ends(self) -> None:
-        """Ask for the log's end, for all who wait for it together (a task)."""
-        while True:
-            await self._asking.wait()
-            question, self._question = self._question, None
-            if question is None:
-                continue
-            try:
-                question.end_lsn = await self.log.end(self.timeout_s) - 1
-            except AlpoError as error:
-                question.error = error
-            except BaseException:
-                question.error = Closed(ENDED)
-                raise
-            finally:
-                question.event.set()
-
-    def fail(self, error: AlpoError) -> None:
-        """End the fold for good, with the error that every call raises from now on."""
-        if self.failure is None:
-            self.failure = error
-        question, self._question = self._question, None
-        if question is not None:
-            question.error = error
-            question.event.set()
-        self._news.tell()
-        for watcher in self._watchers:
-            watcher.ended(self.failure)
-
-    # -- folding --------------------------------------------------------------------------------------------
-
-    def _jump(self, machine: Machine) -> None:
-        """Put a loaded state in place of what was folded so far."""
-        if self._expect and machine.founded and machine.state_id != self._expect:
-            raise self._wrong(machine)
-        first = self.machine is None
-        self.machine = machine
-        if self._watchers:
-            machine.touched = []
-        if not first:
-            for watcher in self._watchers:
-                watcher.jumped(machine)
-        self._news.tell()
-
-    def _wrong(self, machine: Machine) -> WrongState:
-        return WrongState(f"this log holds state {machine.state_id.hex()}, not {self._expect.hex()}")
-
-    def _fold(self, machine: Machine, records: Sequence[Record]) -> None:
-        """Fold a page of records."""
-        apply, touched = machine.apply, machine.touched
-        time, time_ms = None, 0
-        clients = {sent.handle.client for sent in self._sent}
-        for record in records:
-            if record.time is not time:
-                time = record.time
-                time_ms = time_ms_of(time)
-            result = apply(record.lsn, time_ms, record.payload)
-            outcome = result.outcome
-            if record.client in clients:
-                self._mine(machine, record, result)
-            if outcome > Outcome.NOT_FOUNDED:
-                self._special(machine, result)
-            if touched:
-                self._tell_watchers(machine, time_ms)
-        self._news.tell()
-
-    def _special(self, machine: Machine, result: Result) -> None:
-        """Look at the effect of a payload that is no plain command. Raises `NewerFormat`, `WrongState`."""
-        if result.outcome is Outcome.NEWER:
-            text = f"payload {result.lsn} is in format {result.have} of the state; this release knows {FORMAT}"
-            raise NewerFormat(f"{text}: use a newer release", lsn=result.lsn, format=result.have)
-        if result.outcome is Outcome.FOUNDED and self._expect and machine.state_id != self._expect:
-            raise self._wrong(machine)
-        self.on_result(result)
-
-    def _mine(self, machine: Machine, record: Record, result: Result) -> None:
-        """Give a command of ours its result; those before it that never landed are forgotten."""
-        sent = self._sent
-        while sent:
-            first = sent[0]
-            handle = first.handle
-            mine = handle.client == record.client
-            if mine and handle.serial == record.serial and not (handle.done and _failed(handle)):
-                if result.outcome is not Outcome.WAITS:
-                    sent.popleft()
-                    first.result = result
-                    if first.freeze and result.outcome is Outcome.GRANTED:
-                        first.frozen = machine.freeze()
-                return
-            if not handle.done:
-                return  # the record is of another append of this log
-            if handle.lsn is None:
-                if mine and handle.serial > record.serial:
-                    return
-            elif handle.lsn > record.lsn:
-                return
-            sent.popleft()
-
-    # -- watching -------------------------------------------------------------------------------------------
-
-    def watch(self, watcher: Watcher) -> None:
-        """Tell ``watcher`` of every change from now on."""
-        self._watchers.append(watcher)
-        if self.machine is not None and self.machine.touched is None:
-            self.machine.touched = []
-
-    def unwatch(self, watcher: Watcher) -> None:
-        """Tell ``watcher`` no more."""
-        if watcher in self._watchers:
-            self._watchers.remove(watcher)
-        if not self._watchers and self.machine is not None:
-            self.machine.touched = None
-
-    def _tell_watchers(self, machine: Machine, time_ms: int) -> None:
-        touched = machine.touched or []
+    def tell(self, machine: Machine, touched: Sequence[str], time_ms: int) -> None:
         for name in touched:
             cell = machine.cells.get(name)
             for watcher in self._watchers:
                 watcher.note(name, cell, time_ms)
-        touched.clear()
-
-    # -- waiting --------------------------------------------------------------------------------------------
-
-    def require(self) -> None:
-        """Raise the failure that ended the folding, if one did."""
-        if self.failure is not None:
-            raise copy(self.failure)
-
-    async def moved(self) -> None:
-        """Wait until something was folded, or the folding has ended."""
-        await self._news.wait()
-
-    def until_s(self, timeout_s: float | None = None) -> float:
-        """The deadline, on the log's clock, of a call that begins now (None: this state's timeout)."""
-        return self.log.clock.now_s() + (self.timeout_s if timeout_s is None else timeout_s)
-
-    async def reach(self, lsn: int, until_s: float | None = None) -> Machine:
-        """The machine, once it has folded up to ``lsn``. Raises `Unavailable` at the deadline, and what ended the fold.
-        """
-        self.open()
-        machine = self.machine
-        if machine is not None and machine.lsn >= lsn and self.failure is None:
-            return machine
-        timeout_s = self.timeout_s if until_s is None else max(0.0, until_s - self.log.clock.now_s())
-        with self.log.clock.move_on_after(timeout_s):
-            while self.failure is None:
-                if self.machine is not None and self.machine.lsn >= lsn:
-                    return self.machine
-                await self._news.wait()
-        self.require()
-        at = "nothing" if self.machine is None else f"up to LSN {self.machine.lsn}"
-        raise Unavailable(f"the state is folded {at}, and LSN {lsn} did not come within {seconds_text(timeout_s)}")
-
-    async def now(self, until_s: float | None = None) -> Machine:
-        """The machine, once it has folded all that was guaranteed when this was called. Raises as `reach`."""
-        self.open()
-        log, began_s = self.log, self.log.clock.now_s()
-        until_s = self.until_s() if until_s is None else until_s
-        while True:
-            self.require()
-            question = self._question
-            if question is None:
-                question = self._question = _Question()
-                self._asking.ring()
-            with log.clock.move_on_after(max(0.0, until_s - log.clock.now_s())):
-                await question.event.wait()
-            if not question.event.is_set():
-                reason = log.reason
-                why = f": {reason}" if reason is not None else ""
-                kind = kind_of(reason) if isinstance(reason, LASTING) else Unavailable
-                raise kind(f"no server answered a read within {seconds_text(until_s - began_s)}{why}")
-            if question.error is None:
-                return await self.reach(question.end_lsn, until_s)
-            # Others asked it before: their time is up, and ours may not be.
-            if not isinstance(question.error, PASSING) or log.clock.now_s() >= until_s:
-                raise copy(question.error)
-
-    def enter(
-        self, payloads: Sequence[bytes], guards: Sequence[Guard] = (), ops: Sequence[Op] = (), *, timeout_s: float,
-        freeze: bool = False,
-    ) -> Sent:
-        """Append a command, as one batch; ``timeout_s``: for all of it, until it is folded. Raises as
-        `Log.append_nowait`, and what ended the fold: nobody could judge the command here."""
-        self.require()
-        log = self.log
-        if len(payloads) == 1:
-            handle = log.append_nowait(payloads[0], timeout_s=timeout_s)
-        else:
-            handle = log.append_batch_nowait(payloads, timeout_s=timeout_s)
-        sent = Sent(handle, guards, ops, freeze)
-        self._sent.append(sent)
-        return sent
-
-    def in_doubt(self) -> list[Handle]:
-        """The appends of commands that were sent, and whose effect is not known."""
-        return [
-            sent.handle for sent in self._sent
-            if sent.result is None and sent.handle.serial and not (sent.handle.done and _failed(sent.handle))
-        ]
-
-    async def result_of(self, sent: Sent) -> Result | None:
-        """The result of a command; None if the fold has jumped over it. Raises as `Log.append`, and as `reach`."""
-        try:
-            await sent.handle
-        except NotGuaranteed:
-            if sent.result is None:
-                raise
-        if sent.result is None:
-            last_lsn = sent.handle.lsns[-1]
-            try:
-                await self.reach(last_lsn, sent.handle.deadline_s)
-            except AlpoError as error:
-                if sent.result is None:
-                    handle = sent.handle
-                    raise NotGuaranteed(
-                        f"the command is in the log at LSN {last_lsn}, and its effect is not known yet: {error}",
-                        client=handle.client, serial=handle.serial, epoch=handle.epoch,
-                    ) from error
-        return sent.result
-
-
-def _failed(handle: Handle) -> bool:
-    """True if a finished append is known not to be in the log under its serial."""
-    return handle.lsn is None and not isinstance(handle.error, NotGuaranteed)

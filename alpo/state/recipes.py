@@ -26,10 +26,10 @@ from alpo.client.reading import unless
 from alpo.client.reasons import LASTING, PASSING
 from alpo.client.retry import patiently
 from alpo.errors import AlpoError, Closed, NotGuaranteed, Unavailable
+from alpo.rsm.outcomes import Command
 
 from .errors import Changed, LockLost
 from .machine import Cell, Machine
-from .outcomes import Command
 from .state import State
 from .variable import Expunge, If, Keep, Put, Value, Variable, lease_ms, need_name, value_bytes
 from .watching import Watch

@@ -11,32 +11,28 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
 from os import PathLike
-from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self, cast
-
-import anyio
+from typing import Any, Literal, NamedTuple, cast
 
 from alpo.client.arguments import need_seconds
-from alpo.client.handle import Handle
 from alpo.client.log import Log
 from alpo.client.log import connect as connect_log
-from alpo.client.reasons import kind_of
-from alpo.client.tasks import News
-from alpo.errors import AlpoError, Closed, NotGuaranteed, TooLarge, Unavailable
+from alpo.errors import TooLarge
+from alpo.rsm.loading import Cache
+from alpo.rsm.machine import Result, time_of
+from alpo.rsm.outcomes import Command
+from alpo.rsm.replicated import Replicated, owning
 from alpo.tls import Tls
 
 from . import codec
-from .codec import INT_MAX, OPS_MAX, ROW_MARK, Guard, Limits, Op
-from .errors import Changed, Diverged, NotFounded, WrongState
-from .folder import ENDED, Folder, Watcher
-from .loading import CURSOR, Cache
-from .machine import Machine, Outcome, Result, time_of
-from .outcomes import Command, Settling, need_fences, refuse_at_once, refuse_unfounded
-from .snapshots import Keeper, SnapshotInfo
+from .codec import OPS_MAX, ROW_MARK, Guard, Limits, Op
+from .errors import Changed
+from .folder import KIND, Folder, Watcher
+from .machine import Machine
+from .outcomes import About, judged, need_fences, refuse_at_once, refuse_unfounded
 from .variable import (
     UNSET,
     Add,
@@ -55,9 +51,6 @@ from .variable import (
     variable_of,
 )
 from .watching import Watch
-
-#: Longest wait of a state that is left for what its locks still have to give back.
-LAST_S = 2.0
 
 
 class StateStatus(NamedTuple):
@@ -80,7 +73,7 @@ class StateStatus(NamedTuple):
     bytes_since: int
 
 
-class State:
+class State(Replicated[Machine, Watcher]):
     """The state in ``log``, which stays the caller's, for one event loop: in another, every call raises RuntimeError.
 
     Use it in ``async with``; or as it is, and await `close` at the end: then its tasks begin with the first call, and
@@ -100,83 +93,16 @@ class State:
     ) -> None:
         if snapshots not in ("auto", "off"):
             raise ValueError(f'snapshots is "auto" or "off", not {snapshots!r}')
-        self._log = log
-        self._create = create
         if timeout_s is None:
             timeout_s = log.timeout_s
         need_seconds(timeout_s)
         state_id = b"" if expect is None else id_of(expect)
-        self._cache = None if cache is None else Cache(cache, state_id)
-        self._folder = Folder(log, timeout_s, state_id, self._cache)
-        self._keeper = Keeper(self._folder, snapshots == "auto")
-        self._owns_log = False
-        self._entered = self._left = False
-        self._founding = anyio.Lock()
-        self._settling = Settling(self._folder)
-        #: Tasks that leaving waits for, `LAST_S` at most; told when one ends.
-        self._last = 0
-        self._last_done = News()
-        #: Asked for before the first write; 0 until then.
-        self._payload_bytes_max = 0
-
-    async def __aenter__(self) -> Self:
-        if self._entered:
-            raise RuntimeError("a State is entered once")
-        self._entered = True
-        if self._owns_log:
-            await self._log.__aenter__()
-        self._folder.open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            await self._finish()
-        finally:
-            if self._owns_log:
-                await self._log.__aexit__(kind, error, trace)
-
-    async def close(self) -> None:
-        """Close, as leaving the ``async with`` does; may be called again, and from any task of the loop. Raises as
-        `Log.close`, if `connect` made this state."""
-        await self.__aexit__(None, None, None)
-
-    async def _finish(self) -> None:
-        """End every task, once the last have done their work, and write the cache."""
-        folder = self._folder
-        if self._log.forked:
-            return
-        folder.tasks.need_home()
-        first, self._left = not self._left, True
-        try:
-            with self._log.clock.move_on_after(LAST_S, shield=True):
-                while self._last:
-                    await self._last_done.wait()
-        finally:
-            folder.fail(Closed(ENDED))
-            await folder.tasks.end()
-        machine, sound = folder.machine, not isinstance(folder.failure, Diverged | WrongState)
-        if self._cache is not None and machine is not None and first and sound:
-            await self._cache.put(bytes.fromhex(self._log.cluster), machine)
+        kept = None if cache is None else Cache(KIND, cache, state_id)
+        folder = Folder(log, timeout_s, state_id, kept)
+        super().__init__(folder, judged, create=create, auto=snapshots == "auto")
 
     def __repr__(self) -> str:
         return f"<State as of LSN {self.lsn}, in {self._log!r}>"
-
-    @property
-    def log(self) -> Log:
-        """The log that holds this state."""
-        return self._log
-
-    @property
-    def lsn(self) -> int:
-        """The LSN up to which this process has folded the log; 0 before it has begun."""
-        return 0 if self._folder.machine is None else self._folder.machine.lsn
-
-    @property
-    def time(self) -> datetime:
-        """The time of the entry at `lsn`, on the log's clock."""
-        return time_of(0 if self._folder.machine is None else self._folder.machine.time_ms)
 
     # -- reading --------------------------------------------------------------------------------------------
 
@@ -210,15 +136,6 @@ class State:
             m.state_id.hex(), m.lsn, time_of(m.time_ms), len(m.cells), m.bytes, m.invalid, m.foreign_lsn, last,
             previous, m.bytes_since,
         )
-
-    async def snapshot(self, *, trim: bool = False) -> SnapshotInfo:
-        """Put the whole state into the log now, so that newcomers need nothing older; ``trim``: and let go what is
-        older than the snapshot before it, unless the log holds payloads of others.
-
-        Raises `Busy` if another process does so, `NotFounded`, `Diverged`, `Unsettled`; `Refused` for a trim; and as
-        `Log.append`. Whatever it raises, no harm is done.
-        """
-        return await self._keeper.snapshot(trim)
 
     # -- writing --------------------------------------------------------------------------------------------
 
@@ -291,27 +208,11 @@ class State:
             raise ValueError("a commit has one operation or more")
         return (await self._do(held, ops)).lsn
 
-    async def settle(self) -> dict[int, int | AlpoError]:
-        """Wait until every write that was told as `NotGuaranteed` has an outcome; returns those that came since the
-        last call: serial -> LSN, or the error that it ended with. Raises `Unavailable` at the deadline: what is
-        known by then stays for the next call."""
-        return await self._settling.settle()
-
     def rows(self, owner: str, fence: int | None = None) -> Rows:
         """The rows of the variable ``owner``, see `Rows`; to write them takes its ``fence``."""
         return Rows(self, owner, fence)
 
     # -- for libraries built on a state ---------------------------------------------------------------------
-
-    @property
-    def timeout_s(self) -> float:
-        """The seconds until each call ends; may be set, for calls that begin later."""
-        return self._folder.timeout_s
-
-    @timeout_s.setter
-    def timeout_s(self, timeout_s: float) -> None:
-        need_seconds(timeout_s)
-        self._folder.timeout_s = timeout_s
 
     async def command(self, guards: Sequence[Guard], ops: Sequence[Op], timeout_s: float | None = None) -> Command:
         """Send what `commit` sends, in the plain form (`If.plain`, `Put.plain` …), and return without waiting for its
@@ -328,66 +229,7 @@ class State:
             refuse_at_once(self._folder.machine, guards)
         await self._need_founded(guards, until_s)
         payloads = codec.command(guards, ops, self._payload_bytes_max)
-        room = False
-        with self._log.clock.move_on_after(self._left_s(until_s)):
-            await self._log.wait_room()
-            room = True
-        if not room:
-            raise Unavailable("there was no room in the local queue in time: nothing was written")
-        sent = self._folder.enter(payloads, guards, ops, timeout_s=self._left_s(until_s))
-        return Command(sent, self._settling)
-
-    async def folded(
-        self, *, local: bool = False, at_least: int | None = None, until_s: float | None = None
-    ) -> Machine:
-        """The fold itself, not to be changed: as new as asked for, as of `fetch`, by ``until_s``, a time of the log's
-        clock (None: the state's timeout from now). Raises as `fetch`."""
-        if at_least is not None:
-            if not isinstance(at_least, int) or isinstance(at_least, bool) or not 0 <= at_least <= INT_MAX:
-                raise ValueError(f"at_least is an LSN, not {at_least!r}")
-            machine = await self._folder.reach(at_least, until_s)
-        else:
-            machine = await (self._folder.reach(0, until_s) if local else self._folder.now(until_s))
-        if not self._create and not machine.founded:
-            raise NotFounded("this log holds no state: the first write of a program that may create one makes it")
-        return machine
-
-    def subscribe(self, watcher: Watcher) -> None:
-        """Call ``watcher`` for every change from now on, in the middle of folding: it must be quick, and wait for
-        nothing."""
-        self._folder.watch(watcher)
-
-    def unsubscribe(self, watcher: Watcher) -> None:
-        """Call ``watcher`` no more."""
-        self._folder.unwatch(watcher)
-
-    def start_soon(self, job: Callable[[], Coroutine[Any, Any, None]], *, last: bool = False) -> None:
-        """Start a task that ends with this state at the latest; ``last``: leaving waits a moment for it."""
-        self._folder.open()
-        self._folder.tasks.start_soon(partial(self._run_last, job) if last else job)
-
-    async def _run_last(self, job: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._last += 1
-        try:
-            await job()
-        finally:
-            self._last -= 1
-            self._last_done.tell()
-
-    def need_home(self) -> None:
-        """Raise RuntimeError in another event loop than this state's."""
-        self._folder.tasks.need_home()
-
-    def in_doubt(self) -> list[Handle]:
-        """The appends of writes that were sent, and whose effect is not known."""
-        return self._folder.in_doubt()
-
-    def close_at_once(self) -> bool:
-        """Close without waiting, if no task was started yet. False: `close` does it."""
-        if self._folder.tasks.started:
-            return False
-        self._folder.fail(Closed(ENDED))
-        return True
+        return await self._send(payloads, About(guards, ops), until_s)
 
     # -- inside ---------------------------------------------------------------------------------------------
 
@@ -404,45 +246,14 @@ class State:
         """Append a command, and return what the fold says of it."""
         return await (await self.command(guards, ops)).result()
 
-    def _left_s(self, until_s: float) -> float:
-        """The seconds until then, on the log's clock; not 0, which is no timeout."""
-        return max(0.001, until_s - self._log.clock.now_s())
-
     async def _need_founded(self, guards: Sequence[Guard], until_s: float) -> None:
         """Found the state, unless the log holds one already. Raises `NotFounded` if this program must not, `Changed` if
         the guards could not hold in it, `Unavailable` at the deadline."""
-        machine = self._folder.machine
-        if machine is not None and machine.founded and self._payload_bytes_max:
-            return
-        mine = False
-        with self._log.clock.move_on_after(self._left_s(until_s)):
-            await self._founding.acquire()
-            mine = True
-        if not mine:
-            reason = self._log.reason
-            raise kind_of(reason)(f"the state could not be founded in time: {reason or 'no answer'}")
-        try:
-            if not self._payload_bytes_max:
-                settings = await self._log.settings(self._left_s(until_s))
-                self._payload_bytes_max = int(settings["payload_bytes_max"])
-            machine = await self.folded(until_s=until_s)
-            if machine.founded:
-                return
-            refuse_unfounded(guards)
-            await self._found(until_s)
-        finally:
-            self._founding.release()
+        if not self._ready:
+            await self._make_ready(until_s, partial(refuse_unfounded, guards))
 
-    async def _found(self, until_s: float) -> None:
-        """Found the state. Raises `Unavailable` at the deadline."""
-        folder, state_id = self._folder, self._log.clock.rng.randbytes(codec.ID_BYTES)
-        try:
-            sent = folder.enter([codec.found(state_id, Limits())], timeout_s=self._left_s(until_s))
-            result = await folder.result_of(sent)
-        except NotGuaranteed as error:  # the write itself was not sent
-            raise Unavailable(f"the state could not be founded in time: {error}") from error
-        if result is not None and result.outcome is Outcome.FOUNDED:
-            await self._log.set_cursor(CURSOR, result.lsn, self._left_s(until_s))
+    def _founding_payload(self, id: bytes) -> bytes:
+        return codec.found(id, Limits())
 
 
 def connect(
@@ -455,9 +266,7 @@ def connect(
     ``servers``, ``client``, ``timeout_s`` and ``tls`` are as of `alpo.connect`, the others as of `State`.
     """
     log = connect_log(servers, client, timeout_s, tls=tls)
-    state = State(log, create=create, expect=expect, timeout_s=timeout_s, snapshots=snapshots, cache=cache)
-    state._owns_log = True
-    return state
+    return owning(State(log, create=create, expect=expect, timeout_s=timeout_s, snapshots=snapshots, cache=cache))
 
 
 class Rows:

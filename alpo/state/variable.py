@@ -9,9 +9,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 from alpo.client.arguments import json_payload
 from alpo.errors import TooLarge
+from alpo.rsm.machine import time_of
+from alpo.rsm.payloads import ID_BYTES
 
-from .codec import ID_BYTES, INT_MAX, INT_MIN, NAME_BYTES_MAX, By, Do, Guard, Op, valid_name
-from .machine import Cell, time_of
+from .codec import INT_MAX, INT_MIN, NAME_BYTES_MAX, By, Do, Guard, Op, valid_name
+from .machine import Cell
 
 #: Largest value of one variable, in bytes.
 VALUE_BYTES_MAX = 7 << 20

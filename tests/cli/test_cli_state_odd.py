@@ -17,9 +17,10 @@ import pytest
 from alpo_command import Alpo, until
 from typer.testing import CliRunner
 
+from alpo.rsm.folder import Sent
+from alpo.rsm.outcomes import Command
 from alpo.state import codec
-from alpo.state.folder import Folder, Sent
-from alpo.state.outcomes import Command
+from alpo.state.folder import Folder
 from alpo.state.recipes import Lock
 from alpo_cli.app import app
 from alpo_cli.local_cluster import LocalCluster

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,14 @@ from probe import until
 
 import alpo
 import alpo.state
+from alpo.rsm import loading
+from alpo.rsm.loading import first_lsn
+from alpo.rsm.payloads import Begin, End, Part
 from alpo.state import Put, State
-from alpo.state.codec import Begin, End, Message, Part, decode
-from alpo.state.loading import cursor_lsn, first_lsn
+from alpo.state.codec import Message, decode
+from alpo.state.folder import KIND
+
+cursor_lsn = partial(loading.cursor_lsn, name=KIND.cursor)
 
 VARIABLES, BYTES = 1000, 2000
 

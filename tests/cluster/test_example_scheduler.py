@@ -17,9 +17,10 @@ from probe import until
 
 import alpo
 import alpo.state
+from alpo.rsm.machine import Outcome, time_ms_of
 from alpo.state import State
 from alpo.state.codec import Command, decode
-from alpo.state.machine import Machine, Outcome, time_ms_of
+from alpo.state.machine import Machine
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "scheduler"
 #: Jobs submitted at least, one every `EVERY_S` seconds all through the test.

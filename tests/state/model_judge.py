@@ -7,8 +7,9 @@ from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 from alpo.client.record import Record
+from alpo.rsm.machine import Outcome, Result, time_ms_of
 from alpo.state.codec import MAGIC, Command, decode
-from alpo.state.machine import Machine, Outcome, Result, time_ms_of
+from alpo.state.machine import Machine
 
 
 class Wrong(AssertionError):

@@ -15,9 +15,10 @@ import alpo.state
 from alpo.client.log import Log
 from alpo.client.reading import Batches
 from alpo.client.record import Record
+from alpo.rsm.loading import first_lsn
+from alpo.rsm.machine import time_ms_of
 from alpo.state import State
-from alpo.state.loading import first_lsn
-from alpo.state.machine import Machine, time_ms_of
+from alpo.state.machine import Machine
 from alpo.testing import Cluster
 
 T = TypeVar("T")

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from snapshot_rig import fill, folded, machine_of, new_log, plain, run, truth, with_state
 
-from alpo.state import State, WrongState, codec, loading
+from alpo.rsm import loading
+from alpo.state import State, WrongState, codec
 from alpo.state.codec import Limits
+from alpo.state.folder import KIND
 from alpo.testing import Cluster
 
 
@@ -81,7 +83,7 @@ def test_it_is_damaged(path: Path) -> None:
             for damaged in (data[:at], data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]):
                 path.write_bytes(damaged)
                 assert start(cluster, path) == 1, at
-                assert path.read_bytes()[: len(loading._MAGIC)] == loading._MAGIC
+                assert path.read_bytes()[: len(KIND.cache_magic)] == KIND.cache_magic
         for damaged in (b"", b"x" * 5000, data + b"more", data[:-1] + b"\xff\xff\xff\xff\xff"):
             path.write_bytes(damaged)
             assert start(cluster, path) in (1, last + 1)

@@ -10,25 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alpo.rsm.payloads import Begin, End, Part
 from alpo.state import codec
 from alpo.state.codec import (
     BLOB_BYTES_MAX,
     HEAD,
     INT_MAX,
     INT_MIN,
-    Begin,
+    PAYLOADS,
     Command,
-    End,
     Found,
     Limits,
     More,
-    Part,
     decode,
-    format_of,
     valid_name,
 )
 
 ID, CHAIN, DIGEST = b"0123456789abcdef", b"c" * 16, b"d" * 16
+format_of = PAYLOADS.format_of
 LIMIT = 1 << 20
 
 #: (payload in hex, what it says). Format 1 is frozen: none of these may ever change.

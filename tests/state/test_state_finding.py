@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from io import BytesIO
 from typing import Any
 
@@ -10,16 +11,19 @@ import pytest
 from snapshot_rig import fill, folded, fresh, plain, small_payloads, truth, with_state, with_states
 
 from alpo.errors import OutOfRange
-from alpo.state import Corrupt, State, codec, loading
-from alpo.state.loading import find
+from alpo.rsm import loading
+from alpo.state import Corrupt, State, codec
+from alpo.state.folder import KIND
 from alpo.state.machine import Machine
 from alpo.testing import Cluster
+
+find = partial(loading.find, KIND)
 
 
 def test_parts_spill_to_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     rolled: list[bool] = []
 
-    class Uploads(loading.Uploads):
+    class Uploads(loading.Uploads[Machine]):
         def __exit__(self, *error: object) -> None:
             rolled.append(bool(self._file._rolled))  # type: ignore[attr-defined]
             super().__exit__(*error)

@@ -18,7 +18,8 @@ from snapshot_rig import (
 )
 
 from alpo.errors import Unavailable
-from alpo.state import State, codec, snapshots
+from alpo.rsm import snapshots
+from alpo.state import State, codec
 from alpo.state.codec import Limits
 from alpo.testing import Cluster
 

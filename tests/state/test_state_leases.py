@@ -6,9 +6,10 @@ from typing import Any
 
 from test_state_machine import LIMIT, SID, Fold, put
 
+from alpo.rsm.machine import Outcome
 from alpo.state import codec
 from alpo.state.codec import HEAD
-from alpo.state.machine import Machine, Outcome
+from alpo.state.machine import Machine
 
 
 def test_leases_lapse_by_the_time_of_any_payload() -> None:

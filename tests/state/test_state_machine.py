@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alpo.rsm.machine import UPLOAD_STALE_MS, Outcome, Result
+from alpo.rsm.payloads import chained
 from alpo.state import codec
 from alpo.state.codec import HEAD, INT_MAX, INT_MIN, Guard, Limits, Op
-from alpo.state.machine import UPLOAD_STALE_MS, Machine, Outcome, Result, chained, digest_bytes
+from alpo.state.machine import Machine, digest_bytes
 from alpo.wire.framing import pack
 
 ID, SID, OTHER = b"s" * 16, b"u" * 16, b"v" * 16

@@ -17,10 +17,11 @@ from model_kit import SCENES
 from alpo.errors import NotGuaranteed
 from alpo.registry import Registry
 from alpo.registry.operations import Batch
+from alpo.rsm.machine import Outcome, Result
 from alpo.state import outcomes
 from alpo.state.codec import By, Command, Guard
 from alpo.state.folder import Folder
-from alpo.state.machine import Cell, Machine, Outcome, Result
+from alpo.state.machine import Cell, Machine
 from alpo.state.state import State
 from alpo.testing import Broken
 
@@ -90,7 +91,7 @@ def leases_by_ones_own_clock(patch: pytest.MonkeyPatch) -> None:
     apply, machines = Machine.apply, count()
     fast_ms: dict[int, int] = {}
 
-    def early(self: Machine, lsn: int, time_ms: int, payload: bytes) -> Result:
+    def early(self: Machine, lsn: int, time_ms: int, payload: bytes, term: int = 0) -> Result:
         self.time_ms = time_ms + fast_ms.setdefault(id(self), next(machines) % 5 * 300)
         self._lapse()
         return apply(self, lsn, time_ms, payload)

@@ -10,11 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from snapshot_rig import plain
 
+from alpo.rsm.machine import Outcome
+from alpo.rsm.parts import PART_BYTES_MAX, part_bytes_max
+from alpo.rsm.payloads import chained
 from alpo.state import codec
 from alpo.state.codec import By, Do, Limits
 from alpo.state.errors import Busy, Diverged
-from alpo.state.machine import Frozen, Machine, Outcome, chained, digest_bytes
-from alpo.state.parts import PART_BYTES_MAX, Decoder, Encoder, Thawing, part_bytes_max
+from alpo.state.machine import Frozen, Machine, digest_bytes
+from alpo.state.parts import Decoder, Encoder, Thawing
 from alpo.wire.framing import pack
 
 SID, STATE = bytes(range(16)), b"S" * 16

@@ -26,8 +26,8 @@ from snapshot_rig import (
     with_states,
 )
 
+from alpo.rsm.machine import Outcome
 from alpo.state import Busy, NotFounded, SnapshotInfo, State, codec
-from alpo.state.machine import Outcome
 from alpo.testing import Cluster
 
 

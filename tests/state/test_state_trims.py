@@ -6,9 +6,9 @@ import anyio
 import pytest
 from snapshot_rig import check_trims, fill, first_of, fresh, machine_of, truth, with_state, with_states
 
+from alpo.rsm.snapshots import Keeper
 from alpo.state import Diverged, Put, State, codec
 from alpo.state.parts import Encoder
-from alpo.state.snapshots import Keeper
 from alpo.testing import Cluster
 
 # -- a state that differs -----------------------------------------------------------------------------------

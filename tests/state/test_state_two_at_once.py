@@ -11,7 +11,7 @@ from snapshot_rig import with_states
 
 from alpo.errors import ProtocolError, Unavailable
 from alpo.state import Changed, State, codec
-from alpo.state.loading import CURSOR
+from alpo.state.folder import KIND
 from alpo.testing import Cluster
 
 
@@ -34,7 +34,7 @@ def test_the_founding_of_two_is_one_and_the_cursor_keeps_it_from_being_trimmed()
                 tasks.start_soon(partial(state._need_founded, [], state._folder.until_s()))
         first, second = sorted(handle.lsn for handle in foundings)
         cursors = {cursor.name: cursor.lsn for cursor in await states[0].log.cursors()}
-        assert cursors[CURSOR] == first < second
+        assert cursors[KIND.cursor] == first < second
         await states[0].put("a", "1")
         assert (await states[1].fetch("a")).text == "1"
 

@@ -1,15 +1,15 @@
-"""Snapshots: `write_snapshot` puts the whole state into the log, so that what came before it may go; and `Keeper`, the
-tasks of a process that keep the log short: snapshots when they are due, and trims behind them.
+"""Snapshots: `write_snapshot` puts the whole machine into the log, so that what came before it may go; and `Keeper`,
+the tasks of a process that keep the log short: snapshots when they are due, and trims behind them.
 
 Laws:
 
-* The snapshot is the state as of its `Begin`, whatever lands between its parts.
+* The snapshot is the machine as of its `Begin`, whatever lands between its parts.
 * One is written at a time: the fold grants it, and takes the grant away after 30 s of the log's clock without a part.
 * Writing never holds others back for long: few parts are in flight, and other tasks run between two of them.
 * Nothing is trimmed but what two accepted snapshots make superfluous; and nothing at all while the log holds a payload
   of others.
 * A trim follows only on a snapshot whose acceptance this process has folded, and that it has read back.
-* Failing is harmless: a snapshot or trim that came to nothing is tried again, here or elsewhere, and ends no `State`.
+* Failing is harmless: a snapshot or trim that came to nothing is tried again, here or elsewhere, and ends nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeAlias
 
 import anyio.lowlevel
 
@@ -26,16 +26,16 @@ from alpo.client.retry import patiently
 from alpo.client.tasks import Bell
 from alpo.errors import AlpoError, Overloaded
 
-from . import codec
 from .errors import Busy, Diverged, NotFounded, Unsettled
 from .folder import Folder, Sent
-from .loading import CURSOR, cursor_lsn, digest_at, first_lsn, read_back
-from .machine import UPLOAD_STALE_MS, Frozen, Machine, Outcome, Result
-from .parts import Encoder, part_bytes_max
+from .loading import cursor_lsn, digest_at, first_lsn, read_back
+from .machine import UPLOAD_STALE_MS, Outcome, Result, Snapshotting
+from .parts import Encoder, Frozen, M, part_bytes_max
+from .payloads import ID_BYTES
 
 #: Most bytes of parts in flight.
 IN_FLIGHT_BYTES = 4 << 20
-#: Bytes of commands after which a snapshot is due, if the state is not larger.
+#: Bytes of commands after which a snapshot is due, if the machine is not larger.
 DUE_BYTES = 16 << 20
 #: Age of a snapshot after which another is due, on the log's clock.
 DUE_MS = 24 * 3600 * 1000
@@ -45,9 +45,12 @@ WAIT_S = 5.0
 RETRY_S = 30.0
 
 
+AnyFolder: TypeAlias = Folder[Any, Any]
+
+
 class SnapshotInfo(NamedTuple):
-    """A snapshot of the state as of LSN ``begin``, in the log up to LSN ``end``: ``parts`` parts of ``bytes`` bytes.
-    ``first_lsn``: the first LSN that the log holds now."""
+    """A snapshot of the state, or other machine, as of LSN ``begin``, in the log up to LSN ``end``: ``parts`` parts of
+    ``bytes`` bytes. ``first_lsn``: the first LSN that the log holds now."""
 
     begin: int
     end: int
@@ -56,60 +59,61 @@ class SnapshotInfo(NamedTuple):
     first_lsn: int
 
 
-async def write_snapshot(folder: Folder) -> SnapshotInfo:
-    """Write the state into the log; ``first_lsn`` is left 0.
+async def write_snapshot(folder: AnyFolder) -> SnapshotInfo:
+    """Write the machine into the log; ``first_lsn`` is left 0.
 
     Raises `Busy` if another process does that, or took this snapshot over; `Diverged`, which ends the folding, if it is
-    not of the state that the log holds; `NotFounded`, `Unsettled`, and as `Log.append`.
+    not of the machine that the log holds; `NotFounded`, `Unsettled`, and as `Log.append`.
     """
-    log = folder.log
+    log, payloads = folder.log, folder.kind.payloads
     bytes_max = part_bytes_max(int((await log.settings())["payload_bytes_max"]))
-    sid = log.clock.rng.randbytes(codec.ID_BYTES)
+    sid = log.clock.rng.randbytes(ID_BYTES)
     begin, frozen = await _begun(folder, sid)
-    encoder = Encoder(frozen, bytes_max)
+    encoder = frozen(bytes_max)
     try:
         await _write_parts(folder, sid, encoder)
     except Diverged as error:  # raised before the end is sent, which a newcomer would believe
         folder.fail(error)
         raise
-    sent = await _send(folder, codec.end(sid, encoder.parts, encoder.chain, encoder.digest))
+    sent = await _send(folder, payloads.end(sid, encoder.parts, encoder.chain, encoder.digest))
     result = await _result(folder, sent)
     if result.outcome is Outcome.DIVERGED:
-        folder.fail(Diverged(f"the snapshot of LSN {begin} is not of the state that the log holds"))
+        folder.fail(Diverged(f"the snapshot of LSN {begin} is not of the {payloads.noun} that the log holds"))
         folder.require()
     if result.outcome is not Outcome.ACCEPTED:
         raise _taken_over()
     return SnapshotInfo(begin, result.lsn, encoder.parts, encoder.bytes, 0)
 
 
-async def _write_parts(folder: Folder, sid: bytes, encoder: Encoder) -> None:
+async def _write_parts(folder: AnyFolder, sid: bytes, encoder: Encoder) -> None:
     """Write all parts, and wait until they are folded. Raises `Diverged`, `Busy`, and as `Log.append`."""
     flight: deque[tuple[Sent, int]] = deque()
+    part_of = folder.kind.payloads.part
     under_way = 0
     for part in encoder:
         while flight and under_way + len(part) > IN_FLIGHT_BYTES:
             sent, size = flight.popleft()
             under_way -= size
             await _taken(folder, sent)
-        flight.append((await _send(folder, codec.part(sid, encoder.parts - 1, part)), len(part)))
+        flight.append((await _send(folder, part_of(sid, encoder.parts - 1, part)), len(part)))
         under_way += len(part)
         await anyio.lowlevel.checkpoint()
     for sent, _ in flight:
         await _taken(folder, sent)
 
 
-async def _begun(folder: Folder, sid: bytes) -> tuple[int, Frozen]:
+async def _begun(folder: AnyFolder, sid: bytes) -> tuple[int, Frozen]:
     """Ask for the grant; returns its LSN, and the machine as of there."""
-    sent = await _send(folder, codec.begin(sid), freeze=True)
+    sent = await _send(folder, folder.kind.payloads.begin(sid), freeze=True)
     result = await _result(folder, sent)
     if result.outcome is Outcome.NOT_FOUNDED:
-        raise NotFounded("this log holds no state")
+        raise NotFounded(f"this log holds no {folder.kind.noun}")
     if sent.frozen is None:
         raise Busy("another process is writing a snapshot")
     return result.lsn, sent.frozen
 
 
-async def _send(folder: Folder, payload: bytes, freeze: bool = False) -> Sent:
+async def _send(folder: AnyFolder, payload: bytes, freeze: bool = False) -> Sent:
     """Append one payload, as soon as there is room."""
     async def enter() -> Sent:
         await folder.log.wait_room()
@@ -120,7 +124,7 @@ async def _send(folder: Folder, payload: bytes, freeze: bool = False) -> Sent:
     return sent
 
 
-async def _result(folder: Folder, sent: Sent) -> Result:
+async def _result(folder: AnyFolder, sent: Sent) -> Result:
     """The result of a payload. Raises `Unsettled` if the fold has jumped over it."""
     result = await folder.result_of(sent)
     if result is None:
@@ -129,7 +133,7 @@ async def _result(folder: Folder, sent: Sent) -> Result:
     return result
 
 
-async def _taken(folder: Folder, sent: Sent) -> None:
+async def _taken(folder: AnyFolder, sent: Sent) -> None:
     """Wait until a part is folded. Raises `Busy` if the snapshot was taken over."""
     if (await _result(folder, sent)).outcome is not Outcome.TAKEN:
         raise _taken_over()
@@ -139,11 +143,11 @@ def _taken_over() -> Busy:
     return Busy("another process has taken over: no part of this snapshot came for too long")
 
 
-class Keeper:
+class Keeper(Generic[M]):
     """The keeper of ``folder``'s log, with tasks beside the folder's. ``auto``: it writes snapshots, and trims, by
     itself."""
 
-    def __init__(self, folder: Folder, auto: bool) -> None:
+    def __init__(self, folder: Folder[M, Any], auto: bool) -> None:
         self._folder = folder
         self._log = folder.log
         self._found_lsn = 0
@@ -152,8 +156,8 @@ class Keeper:
         self._sound_lsn = 0
         #: Time on the log's clock when this process first looked.
         self._since_ms = 0
-        #: LSN and digest of a snapshot's end that this process refused.
-        self._doubt: tuple[int, int] | None = None
+        #: LSN of a snapshot's end that this process refused, and what tells its digest.
+        self._doubt: tuple[int, Callable[[], bytes]] | None = None
         self._bell = Bell()
         folder.on_result = self._notice
         for task in (self._settle_doubts, *((self._snapshot_when_due, self._tidy_when_needed) if auto else ())):
@@ -162,7 +166,7 @@ class Keeper:
     async def snapshot(self, trim: bool) -> SnapshotInfo:
         """Write a snapshot now; ``trim``: let go what it makes superfluous. Raises as `write_snapshot`."""
         if not (await self._folder.now()).founded:
-            raise NotFounded("this log holds no state")
+            raise NotFounded(f"this log holds no {self._folder.kind.noun}")
         info = await write_snapshot(self._folder)
         if trim:
             await self.tidy()
@@ -171,18 +175,18 @@ class Keeper:
     async def tidy(self) -> None:
         """Let newcomers begin at the last snapshot, and trim before the one before it. Raises `AlpoError` if that is
         refused, or nobody answers; again is harmless."""
-        log, machine = self._log, await self._folder.reach(0)
+        log, kind, machine = self._log, self._folder.kind, await self._folder.reach(0)
         snapshot, previous, foreign_lsn = machine.snapshot, machine.previous, machine.foreign_lsn
         wanted = self._found_lsn if snapshot is None else snapshot.begin
-        behind = await cursor_lsn(log) < wanted
+        behind = await cursor_lsn(log, kind.cursor) < wanted
         first = await first_lsn(log)
         trims = previous is not None and foreign_lsn < first < previous.begin
         if snapshot is not None and (behind or trims) and self._sound_lsn < wanted:
-            if not await read_back(log, snapshot):
+            if not await read_back(kind, log, snapshot):
                 return
             self._sound_lsn = wanted
         if behind:
-            await log.set_cursor(CURSOR, wanted)
+            await log.set_cursor(kind.cursor, wanted)
         if trims and previous is not None:
             await log.trim(previous.begin)
 
@@ -197,7 +201,7 @@ class Keeper:
         elif result.outcome is Outcome.ACCEPTED:
             self._untidy = True
         elif result.outcome is Outcome.DIVERGED and machine is not None:
-            self._doubt = result.lsn, machine.digest
+            self._doubt = result.lsn, partial(machine.digest_bytes, machine.keep_digest())
             self._bell.ring()
 
     async def _snapshot_when_due(self) -> None:
@@ -241,13 +245,14 @@ class Keeper:
         while True:
             await self._bell.wait()
             while self._doubt is not None:
-                (lsn, digest), self._doubt = self._doubt, None
+                (lsn, ours), self._doubt = self._doubt, None
                 try:
-                    right = await folder.patiently(partial(digest_at, self._log, lsn))
+                    right = await folder.patiently(partial(digest_at, folder.kind, self._log, lsn))
                 except AlpoError:
                     continue
-                if right is not None and right != digest:
-                    folder.fail(Diverged(f"the state in this process is not the one that the log holds, at LSN {lsn}"))
+                if right is not None and right != ours():
+                    text = f"the {folder.kind.noun} in this process is not the one that the log holds, at LSN {lsn}"
+                    folder.fail(Diverged(text))
 
     # -- waiting --------------------------------------------------------------------------------------------
 
@@ -263,7 +268,7 @@ class Keeper:
         await self._log.clock.sleep(self._log.clock.rng.uniform(least_s, most_s))
 
 
-def _uploading(machine: Machine) -> bool:
+def _uploading(machine: Snapshotting[Any]) -> bool:
     """True while a snapshot is being written, as far as folded."""
     upload = machine.upload
     return upload is not None and machine.time_ms < upload.time_ms + UPLOAD_STALE_MS

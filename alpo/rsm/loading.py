@@ -1,13 +1,13 @@
-"""Loading of a state from a log, at the start and after a trim ahead of the fold; or from a `Cache`, a file beside
-the log that keeps the state as a process has folded it, for processes that live shortly.
+"""Loading of a machine from a log, at the start and after a trim ahead of the fold; or from a `Cache`, a file beside
+the log that keeps the machine as a process has folded it, for processes that live shortly.
 
 Laws:
 
 * A log whose beginning is gone is never taken for an empty one: either a whole snapshot is found, or `Unrecoverable` is
   raised.
-* A snapshot counts by its content alone: number of parts, chain, digest of the variables, and the LSN where it began.
+* A snapshot counts by its content alone: number of parts, chain, digest of the content, and the LSN where it began.
 * The leader says where the log begins: a server that keeps less does not decide.
-* A cache is a copy and nothing else: missing, damaged, of another cluster or state, or older than the log, it is
+* A cache is a copy and nothing else: missing, damaged, of another cluster or machine, or older than the log, it is
   ignored, and written anew. No failure to read or write it ever fails a program.
 * A cache is replaced as a whole, once it is on the disk, and only its owner may read it.
 """
@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Generic
 
 import anyio.lowlevel
 
@@ -31,20 +31,16 @@ from alpo.client.retry import AGAIN_S
 from alpo.errors import OutOfRange, Refused
 from alpo.wire.framing import pack, unpack_message
 
-from .codec import FORMAT, Begin, End, Kind, Part, decode, format_of
 from .errors import Corrupt, Diverged, Unrecoverable
-from .machine import Frozen, Machine, Snapshot, time_ms_of
-from .parts import PART_BYTES_MAX, Decoder, Encoder, Thawing
+from .kind import Kind
+from .machine import Snapshot, time_ms_of
+from .parts import PART_BYTES_MAX, M
+from .payloads import Begin, End, Part
 
 logger = logging.getLogger("alpo")
 
-#: Name of the log's cursor that keeps what a newcomer needs.
-CURSOR = "state"
 #: Bytes of snapshots' parts that wait in memory; more go to a temporary file.
 SPILLED_BYTES = 64 << 20
-#: Begin of a payload that is a command, in its shortest form: looked at before decoding.
-_COMMANDS = tuple(bytes([length, kind]) for kind, length in ((Kind.DO, 0x94), (Kind.MORE, 0x93)))
-_MAGIC = b"ALPO state 1\n"
 _SIZE = struct.Struct(">I")
 #: Growth after which the file is written anew: of commands in bytes, and of the log in payloads.
 _MUCH_BYTES, _MUCH_PAYLOADS = 1 << 20, 10_000
@@ -60,15 +56,15 @@ async def first_lsn(log: Log) -> int:
     return 1
 
 
-async def cursor_lsn(log: Log) -> int:
-    """The LSN of the state's cursor; 0 if there is none, or it may not be asked for."""
+async def cursor_lsn(log: Log, name: str) -> int:
+    """The LSN of the cursor ``name``; 0 if there is none, or it may not be asked for."""
     try:
-        return next((cursor.lsn for cursor in await log.cursors() if cursor.name == CURSOR), 0)
+        return next((cursor.lsn for cursor in await log.cursors() if cursor.name == name), 0)
     except Refused:
         return 0
 
 
-async def load(log: Log, cache: Cache | None = None) -> Machine:
+async def load(kind: Kind[M], log: Log, cache: Cache[M] | None = None) -> M:
     """The machine from which the log is to be folded on; ``cache``: a place where to look for it first. Raises
     `Unrecoverable`, and as `Log.read`."""
     tried = 0
@@ -79,12 +75,12 @@ async def load(log: Log, cache: Cache | None = None) -> Machine:
             if machine is not None:
                 return machine
             cache = None
-        cursor = await cursor_lsn(log)
+        cursor = await cursor_lsn(log, kind.cursor)
         start = cursor if cursor > first and cursor != tried else first
         if start == 1:
-            return Machine()
+            return kind.machine()
         try:
-            machine = await find(log, start)
+            machine = await find(kind, log, start)
         except OutOfRange:  # trimmed meanwhile
             await log.clock.sleep(AGAIN_S)
             continue
@@ -94,14 +90,14 @@ async def load(log: Log, cache: Cache | None = None) -> Machine:
             tried = start
         elif await first_lsn(log) == first:
             last = await log.end() - 1
-            text = f"the log holds LSN {first} to {last} and no whole snapshot of the state"
+            text = f"the log holds LSN {first} to {last} and no whole snapshot of the {kind.noun}"
             raise Unrecoverable(f"{text}: what came before is gone", first_lsn=first, last_lsn=last)
 
 
-async def find(log: Log, start: int, stop: int | None = None) -> Machine | None:
+async def find(kind: Kind[M], log: Log, start: int, stop: int | None = None) -> M | None:
     """The machine of the first whole snapshot in the payloads ``start`` … ``stop``, as of the LSN where it began; None
     without one. Raises `OutOfRange` if a trim takes them away, `Corrupt` if there is no room for a temporary file."""
-    with Uploads() as uploads:
+    with Uploads(kind) as uploads:
         async with log.read_batches(start, stop) as batches:
             async for records in batches:
                 for record in records:
@@ -118,7 +114,7 @@ async def find(log: Log, start: int, stop: int | None = None) -> Machine | None:
     return None
 
 
-class Upload:
+class Upload(Generic[M]):
     """A snapshot as it is read: the LSN where it began, and places of its parts in the file. ``machine``: as it was
     there, once the snapshot was thawed and found whole."""
 
@@ -126,27 +122,28 @@ class Upload:
         self.sid = sid
         self.begin = begin
         self.places: list[tuple[int, int]] = []
-        self.machine: Machine | None = None
+        self.machine: M | None = None
 
 
-class Uploads:
+class Uploads(Generic[M]):
     """Uploads that a reader has come across, with their parts: in memory, or in a temporary file. Use it in a ``with``.
     """
 
-    def __init__(self) -> None:
-        self._uploads: dict[bytes, Upload] = {}
+    def __init__(self, kind: Kind[M]) -> None:
+        self._kind = kind
+        self._uploads: dict[bytes, Upload[M]] = {}
         self._file = SpooledTemporaryFile(SPILLED_BYTES)  # noqa: SIM115  # closed by the `with` of its user
         self._size = 0
 
-    def __enter__(self) -> Uploads:
+    def __enter__(self) -> Uploads[M]:
         return self
 
     def __exit__(self, *error: object) -> None:
         self._file.close()
 
-    def take(self, lsn: int, payload: bytes) -> tuple[Upload, End] | None:
+    def take(self, lsn: int, payload: bytes) -> tuple[Upload[M], End] | None:
         """Note the payload at ``lsn``; returns the upload that ends with it."""
-        message = decode(payload) if _may_be_snapshot(payload) else None
+        message = self._kind.payloads.snapshot_message(payload)
         if isinstance(message, Begin):
             self._uploads.setdefault(message.sid, Upload(message.sid, lsn))
         elif isinstance(message, Part):
@@ -164,9 +161,10 @@ class Uploads:
             self._file.seek(self._size)
             self._file.write(data)
         except OSError as error:
-            raise Corrupt(f"the temporary file for a snapshot of the state cannot be written: {error}") from error
+            noun = self._kind.noun
+            raise Corrupt(f"the temporary file for a snapshot of the {noun} cannot be written: {error}") from error
 
-    def forget(self, upload: Upload) -> None:
+    def forget(self, upload: Upload[M]) -> None:
         """Drop an upload that came to nothing."""
         del self._uploads[upload.sid]
         if not self._uploads:
@@ -174,9 +172,9 @@ class Uploads:
             self._file.truncate()
             self._size = 0
 
-    def thaw(self, upload: Upload, end: End) -> Iterator[None]:
+    def thaw(self, upload: Upload[M], end: End) -> Iterator[None]:
         """Thaw an upload that came to its end into its ``machine``; a pause after each part."""
-        thawing = Thawing()
+        thawing = self._kind.thawing()
         try:
             for at, size in upload.places:
                 self._file.seek(at)
@@ -189,17 +187,13 @@ class Uploads:
             upload.machine = machine
 
 
-def _may_be_snapshot(payload: bytes) -> bool:
-    return format_of(payload) == 1 and payload[3:5] not in _COMMANDS
-
-
-async def read_back(log: Log, snapshot: Snapshot) -> bool:
+async def read_back(kind: Kind[M], log: Log, snapshot: Snapshot) -> bool:
     """True if the log gives an accepted snapshot back whole. Raises `OutOfRange` if it is gone."""
-    decoder, sid = Decoder(), b""
+    decoder, sid = kind.decoder(), b""
     async with log.read_batches(snapshot.begin, snapshot.end) as batches:
         async for records in batches:
             for record in records:
-                message = decode(record.payload) if _may_be_snapshot(record.payload) else None
+                message = kind.payloads.snapshot_message(record.payload)
                 if record.lsn == snapshot.begin and isinstance(message, Begin):
                     sid = message.sid
                 elif isinstance(message, Part) and (message.sid, message.index) == (sid, decoder.parts):
@@ -217,34 +211,35 @@ async def read_back(log: Log, snapshot: Snapshot) -> bool:
     return False
 
 
-async def digest_at(log: Log, lsn: int) -> int | None:
-    """The digest of the state as of ``lsn``, folded anew from what came before; None if that cannot be told any more.
+async def digest_at(kind: Kind[M], log: Log, lsn: int) -> bytes | None:
+    """The digest of the machine as of ``lsn``, folded anew from what came before; None if that cannot be told any more.
     Raises as `Log.read`."""
     first = await first_lsn(log)
     try:
-        machine = Machine() if first == 1 else await find(log, first, lsn - 1)
+        machine = kind.machine() if first == 1 else await find(kind, log, first, lsn - 1)
         if machine is None:
             return None
         async with log.read_batches(machine.lsn + 1, lsn) as batches:
             async for records in batches:
                 for record in records:
-                    machine.apply(record.lsn, time_ms_of(record.time), record.payload)
+                    machine.apply(record.lsn, time_ms_of(record.time), record.payload, record.term)
                 await anyio.lowlevel.checkpoint()
     except OutOfRange:
         return None
-    return machine.digest if machine.lsn == lsn else None
+    return machine.digest_bytes(machine.keep_digest()) if machine.lsn == lsn else None
 
 
-class Cache:
-    """The cache at ``path``; ``expect``: the id of the state that it must hold (b"": any)."""
+class Cache(Generic[M]):
+    """The cache at ``path``; ``expect``: the id of what it must hold (b"": any)."""
 
-    def __init__(self, path: str | os.PathLike[str], expect: bytes = b"") -> None:
+    def __init__(self, kind: Kind[M], path: str | os.PathLike[str], expect: bytes = b"") -> None:
+        self._kind = kind
         self._path = Path(path)
         self._expect = expect
         #: LSN and bytes of commands of the file's machine; LSN 0 if it is of no use.
         self._had = (0, 0)
 
-    async def take(self, cluster: bytes, first_lsn: int, last_lsn: int) -> Machine | None:
+    async def take(self, cluster: bytes, first_lsn: int, last_lsn: int) -> M | None:
         """The machine in the file, if it is of this cluster, and the log ``first_lsn`` … ``last_lsn`` follows on it."""
         machine = await self._read(cluster)
         if machine is None or not first_lsn - 1 <= machine.lsn <= last_lsn:
@@ -252,7 +247,7 @@ class Cache:
         self._had = machine.lsn, machine.command_bytes
         return machine
 
-    async def put(self, cluster: bytes, machine: Machine) -> None:
+    async def put(self, cluster: bytes, machine: M) -> None:
         """Write the file, if it is of no use as it is, or the machine has folded much since. A failure is logged."""
         if not machine.founded or machine.waits:
             return
@@ -260,11 +255,11 @@ class Cache:
         much = machine.lsn - lsn > _MUCH_PAYLOADS or machine.command_bytes - command_bytes > _MUCH_BYTES
         if much or not lsn:
             try:
-                await self._write(cluster, machine.freeze())
+                await self._write(cluster, machine)
             except (OSError, Diverged) as error:
                 logger.info("the cache %s is not written: %s", self._path, error)
 
-    async def _read(self, cluster: bytes) -> Machine | None:
+    async def _read(self, cluster: bytes) -> M | None:
         """The file's machine; None if there is none, or it is damaged or of something else."""
         try:
             with self._path.open("rb") as file:
@@ -273,30 +268,32 @@ class Cache:
             logger.info("the cache %s is not used: %s", self._path, error)
             return None
 
-    async def _thawed(self, file: BinaryIO, cluster: bytes) -> Machine:
+    async def _thawed(self, file: BinaryIO, cluster: bytes) -> M:
         """The machine in an open file. Raises ValueError, OSError."""
-        if file.read(len(_MAGIC)) != _MAGIC:
-            raise ValueError("it is no cache of a state")
+        kind = self._kind
+        if file.read(len(kind.cache_magic)) != kind.cache_magic:
+            raise ValueError(f"it is no cache of a {kind.noun}")
         number, of_cluster, state_id = _fields(_frame(file))
-        if number != FORMAT or of_cluster != cluster or (self._expect or state_id) != state_id:
-            raise ValueError("it is of another cluster, state or format")
-        thawing = Thawing()
+        if number != kind.payloads.format or of_cluster != cluster or (self._expect or state_id) != state_id:
+            raise ValueError(f"it is of another cluster, {kind.noun} or format")
+        thawing = kind.thawing()
         while part := _frame(file):
             thawing.feed(part)
             await anyio.lowlevel.checkpoint()
         machine = thawing.machine(*_fields(_frame(file)))
         if machine.state_id != state_id:
-            raise ValueError("it holds another state than it says")
+            raise ValueError(f"it holds another {kind.noun} than it says")
         return machine
 
-    async def _write(self, cluster: bytes, frozen: Frozen) -> None:
+    async def _write(self, cluster: bytes, machine: M) -> None:
         """Put a new file in the old one's place. Raises OSError."""
+        kind, state_id, frozen = self._kind, machine.state_id, self._kind.freeze(machine)
         descriptor, name = tempfile.mkstemp(prefix=f".{self._path.name}.", dir=self._path.parent)  # mode 0600
         try:
             with os.fdopen(descriptor, "wb") as file:
-                file.write(_MAGIC)
-                _put(file, pack((FORMAT, cluster, frozen.registers[0])))
-                encoder = Encoder(frozen, PART_BYTES_MAX)
+                file.write(kind.cache_magic)
+                _put(file, pack((kind.payloads.format, cluster, state_id)))
+                encoder = frozen(PART_BYTES_MAX)
                 for part in encoder:
                     _put(file, part)
                     await anyio.lowlevel.checkpoint()
