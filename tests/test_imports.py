@@ -23,7 +23,8 @@ FORBIDDEN = {
     "alpo": {"alpo_cli", "alpo_elections", "alpo_sim"},
     "alpo/wire": {"alpo.node", "alpo.client", "alpo.storage", "alpo.daemon", "alpo.server", "alpo.config"},
     "alpo/storage": {"alpo.node", "alpo.client", "alpo.wire", "alpo.daemon", "alpo.server", "alpo.config"},
-    "alpo/client": {"alpo.node", "alpo.storage", "alpo.daemon", "alpo.server"},
+    "alpo/client": {"alpo.node", "alpo.storage", "alpo.daemon", "alpo.server", "alpo.rsm", "alpo.state"},
+    "alpo/state": {"alpo.node", "alpo.storage", "alpo.daemon", "alpo.server", "alpo.config", "alpo.registry"},
     "alpo/node": {"alpo.client"},
     "cli/alpo_cli": {"alpo.node", "alpo.core.replica", "alpo_elections", "alpo_sim"},
     "sim/alpo_sim": {"alpo.node", "alpo.client", "alpo_elections", "trio", "asyncio"},
@@ -184,6 +185,25 @@ def test_the_state_machine_knows_nothing_of_consensus() -> None:
         if (names := {
             name for name in imports(ast.parse(path.read_text()), module_of(path), path.name == "__init__.py")
             if name.startswith("alpo.core.") and name.split(".")[2] not in WORDS
+        })
+    }
+    assert wrong == {}
+
+
+#: Parts of the library that the machinery of replicated machines may import, besides the words of the core.
+GROUND = {"client", "errors", "rsm", "tls", "wire"}
+
+
+def test_the_machinery_stands_on_the_client_and_knows_no_machine() -> None:
+    files = sources("alpo/rsm")
+    assert len(files) > 5
+    wrong = {
+        path.name: names
+        for path in files
+        if (names := {
+            name for name in imports(ast.parse(path.read_text()), module_of(path), path.name == "__init__.py")
+            if name.startswith("alpo.") and name.split(".")[1] not in GROUND
+            and not (inside_core(name) and name.split(".")[2:3] and name.split(".")[2] in WORDS)
         })
     }
     assert wrong == {}

@@ -84,7 +84,7 @@ class Payloads(NamedTuple):
     def snapshot_message(self, payload: bytes) -> SnapshotMessage | None:
         """The message of a snapshot in a payload of this format; None if it holds none. Commands in their shortest form
         are not decoded."""
-        if payload[:2] != self.magic or payload[2:3] != bytes([self.format]) or _is_other(payload):
+        if payload[:2] != self.magic or len(payload) < 5 or payload[2] != self.format or _is_other(payload):
             return None
         try:
             fields = unpack_message(payload[3:])
@@ -112,7 +112,7 @@ class Payloads(NamedTuple):
 
 def _is_other(payload: bytes) -> bool:
     """True if the array shows by its first bytes, in their shortest form, that it is none of a snapshot."""
-    return len(payload) > 4 and payload[3] & 0xF0 == 0x90 and payload[4] < 0x80 and payload[4] not in CHECKS
+    return payload[3] & 0xF0 == 0x90 and payload[4] < 0x80 and payload[4] not in CHECKS
 
 
 def is_number(value: object) -> bool:
