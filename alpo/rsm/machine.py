@@ -227,7 +227,8 @@ class Snapshotting(Generic[D]):
         if upload is None or upload.sid != end.sid:
             return Result(Outcome.STALE, self.lsn)
         self.upload = None
-        if (upload.parts, upload.chain, self.digest_bytes(upload.digest)) != (end.parts, end.chain, end.digest):
+        same = (upload.parts, upload.chain) == (end.parts, end.chain)
+        if not same or self.digest_bytes(upload.digest) != end.digest:
             return Result(Outcome.DIVERGED, self.lsn)
         self.previous = self.snapshot
         self.snapshot = Snapshot(upload.begin, self.lsn, upload.command_bytes, upload.begun_ms)

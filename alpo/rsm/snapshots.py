@@ -43,8 +43,6 @@ DUE_MS = 24 * 3600 * 1000
 WAIT_S = 5.0
 #: Seconds after a failure, and before looking whether another process has trimmed.
 RETRY_S = 30.0
-
-
 AnyFolder: TypeAlias = Folder[Any, Any]
 
 
