@@ -1,0 +1,328 @@
+"""`Replica`: a machine of the user's own that all processes of a program share, folded from the commands in the log.
+
+Laws:
+
+* A command is applied once, at its place in the log, by every process alike, and the answer is what it gave there.
+* A read sees every command that was answered to anybody before it began.
+* A process whose machine is not that of the log stops with `Diverged`: none of its snapshots is taken.
+* Newer code waits with its version until no command of older code came for a minute; older code stops there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from datetime import datetime
+from os import PathLike
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
+
+import anyio.lowlevel
+
+from alpo.client.arguments import need_seconds
+from alpo.client.log import Log
+from alpo.client.log import connect as connect_log
+from alpo.client.reasons import PASSING
+from alpo.client.retry import AGAIN_S
+from alpo.errors import AlpoError, OutOfRange, TooLarge
+from alpo.tls import Tls
+
+from .contract import At, Machine
+from .errors import Behind, Diverged, NewerVersion, NotFounded, Unsettled, WrongMachine
+from .folder import Folder, Sent, Watcher
+from .hosted import (
+    COMMAND_ROOM,
+    SETTLED_MS,
+    Copied,
+    Hosted,
+    Made,
+    Outdated,
+    Raised,
+    commands_head,
+    found,
+    newer_version,
+    valid_name,
+    valid_version,
+)
+from .items import kind_of
+from .loading import Cache, cursor_lsn, find, first_lsn
+from .machine import Outcome, Result, time_ms_of, time_of
+from .replicated import Replicated, owning
+
+M = TypeVar("M", bound=Machine)
+T = TypeVar("T")
+#: Bytes of a copy's items that are taken into its digest at a time.
+_DIGEST_BYTES = 256 << 10
+#: Most seconds that a process waits for another one to ask for a newer version.
+_WAIT_S = 5.0
+
+
+class ReplicaStatus(NamedTuple):
+    """A machine as this process has folded it, at ``lsn``.
+
+    ``id``: hex, "" before it is founded. ``version``: the one in force. ``invalid``: payloads that look like the
+    machine's and are none. ``foreign_lsn``: the last payload of others. ``snapshot`` and ``previous``: (first, last)
+    LSN of the last two accepted, None without. ``bytes_since``: bytes of commands since the last one began.
+    """
+
+    id: str
+    name: str
+    version: int
+    lsn: int
+    time: datetime
+    invalid: int
+    foreign_lsn: int
+    snapshot: tuple[int, int] | None
+    previous: tuple[int, int] | None
+    bytes_since: int
+
+
+class Replica(Replicated[Hosted[M], Watcher[Hosted[M]]], Generic[M]):
+    """The machine of the class ``made_by`` in ``log``, which stays the caller's, for one event loop: in another, every
+    call raises RuntimeError.
+
+    Use it in ``async with``; or as it is, and await `close` at the end: then its tasks begin with the first call, and
+    end with the loop at the latest. It may be entered, used and left by different tasks.
+
+    ``name``: of the machine, told by the log; `WrongMachine` is raised where that holds another. ``version``: the one
+    that the code of ``made_by`` is made for: all before it must be folded by it as well (`At.version`). ``create``:
+    the first command founds the machine if the log holds none; else it raises `NotFounded`. ``timeout_s``: seconds
+    until each call ends (None: the log's). ``snapshots``: "auto" keeps the log short, "off" is for programs that only
+    read, or live shortly. ``cache``: a file that saves the next process of this kind to read the log; whatever is wrong
+    with it is ignored. Its calls may come from any number of tasks.
+    """
+
+    def __init__(
+        self, log: Log, made_by: type[M], *, name: str, version: int = 1, create: bool = True,
+        timeout_s: float | None = None, snapshots: Literal["auto", "off"] = "auto",
+        cache: str | PathLike[str] | None = None,
+    ) -> None:
+        made = made_of(made_by, name, version)
+        if snapshots not in ("auto", "off"):
+            raise ValueError(f'snapshots is "auto" or "off", not {snapshots!r}')
+        if timeout_s is None:
+            timeout_s = log.timeout_s
+        need_seconds(timeout_s)
+        self._made = made
+        self._kind = kind_of(made)
+        self._head = commands_head(version)
+        folder: Folder[Hosted[M], Watcher[Hosted[M]]] = Folder(
+            self._kind, log, timeout_s, cache=None if cache is None else Cache(self._kind, cache)
+        )
+        super().__init__(folder, _judged, create=create, auto=snapshots == "auto")
+        self._keep, folder.on_result = folder.on_result, self._notice
+        if snapshots == "auto":
+            folder.tasks.start_soon(self._change_version)
+
+    def __repr__(self) -> str:
+        return f"<Replica {self._made.name!r} as of LSN {self.lsn}, in {self._log!r}>"
+
+    # -- reading --------------------------------------------------------------------------------------------
+
+    @property
+    def machine(self) -> M:
+        """The machine as this process has folded it, not to be changed. Raises `Behind` before anything was folded:
+        await a `read` first; and what ended the folding."""
+        self._folder.require()
+        machine = self._folder.machine
+        if machine is None:
+            raise Behind("nothing is folded yet: await a read() first")
+        return machine.user
+
+    async def read(self, function: Callable[[M], T]) -> T:
+        """What ``function`` returns, called with the machine: as new as every command that was answered before this
+        call. It must not change the machine, nor keep it.
+
+        Raises what it raises; `Unavailable`, and what ended the folding (`Unrecoverable`, `NewerFormat`,
+        `NewerVersion`, `Diverged`, `WrongMachine`, `Closed`).
+        """
+        return function((await self.folded()).user)
+
+    async def status(self, *, local: bool = False) -> ReplicaStatus:
+        """Tell what the fold has; ``local``: without a message. Raises as `read`."""
+        m = await self.folded(local=local)
+        last, previous = (None if each is None else (each.begin, each.end) for each in (m.snapshot, m.previous))
+        return ReplicaStatus(
+            m.state_id.hex(), m.name, m.version, m.lsn, time_of(m.time_ms), m.invalid, m.foreign_lsn, last, previous,
+            m.bytes_since,
+        )
+
+    async def answers(self, start: int | None = None) -> AsyncGenerator[tuple[At, Any], None]:
+        """Iterate over all commands from LSN ``start`` on (None: from now on), each with its answer, as they come; an
+        exception that ``apply`` raised is given as an answer. A machine of its own is folded for it.
+
+        Ends when the log is closed. Raises as `read`; `OutOfRange` if the log does not hold any more what tells the
+        machine before ``start``, `Behind` if it was trimmed ahead of the iteration.
+        """
+        if start is not None and (type(start) is not int or start < 1):
+            raise ValueError(f"start is an LSN, not {start!r}")
+        now = (await self.folded()).lsn + 1
+        start = now if start is None else start
+        machine = await self._folder.patiently(lambda: self._before(start))
+        while not self._log.closed:
+            try:
+                async with self._log.follow_batches(machine.lsn + 1) as batches:
+                    async for records in batches:
+                        for record in records:
+                            result = machine.apply(
+                                record.lsn, time_ms_of(record.time), record.payload, record.term
+                            )
+                            if result.outcome is Outcome.NEWER:
+                                raise machine.newer(result)
+                            if result.outcome is Outcome.DONE and record.lsn >= start:
+                                answer = result.cell
+                                if isinstance(answer, Raised):
+                                    answer = answer.error
+                                if not isinstance(answer, Outdated):
+                                    yield At(record.lsn, record.term, record.time, machine.version), answer
+                        await anyio.lowlevel.checkpoint()
+            except PASSING:
+                await self._log.clock.sleep(AGAIN_S)
+            except OutOfRange as error:
+                if error.first_lsn > machine.lsn + 1:
+                    raise Behind("answers were missed: the log was trimmed ahead of them") from error
+                await self._log.clock.sleep(AGAIN_S)
+
+    async def _before(self, start: int) -> Hosted[M]:
+        """A machine as of an LSN before ``start``. Raises `OutOfRange`, and as `Log.read`."""
+        log, kind = self._log, self._kind
+        first, cursor = await first_lsn(log), await cursor_lsn(log, kind.cursor)
+        for begin in (cursor, first):
+            if not first < begin < start and begin != first:
+                continue
+            machine = kind.machine() if begin == 1 else await find(kind, log, begin)
+            if machine is not None and machine.lsn < start:
+                machine.need(b"")
+                return machine
+        last = await log.end() - 1
+        raise OutOfRange(
+            f"the log holds LSN {first} to {last}, and no snapshot of the machine before LSN {start}", first_lsn=first,
+            last_lsn=last,
+        )
+
+    # -- writing --------------------------------------------------------------------------------------------
+
+    async def run(self, command: bytes) -> Any:
+        """Append a command, fold the log up to it, and return what ``apply`` returned for it; raise what it raised.
+
+        Raises `TooLarge`, `NotFounded` and as `Log.append` (not applied); `NewerVersion` (not applied: the machine went
+        on to a version of newer code); `NotGuaranteed` (unknown; it stays first in line: `settle`), `Unsettled`;
+        TypeError.
+        """
+        if not isinstance(command, bytes | bytearray | memoryview):
+            raise TypeError(f"a command is bytes, not {type(command).__name__}")
+        until_s = self._folder.until_s()
+        payload = self._head + command
+        if not self._ready:
+            await self._make_ready(until_s, _may_be_first)
+        if len(payload) > self._payload_bytes_max:
+            most = self._payload_bytes_max - COMMAND_ROOM
+            raise TooLarge(f"a command of {len(payload) - COMMAND_ROOM} bytes: {most} is the most")
+        result = await (await self._send([payload], None, until_s)).result()
+        answer = result.cell
+        if isinstance(answer, Raised):
+            raise answer.error
+        return answer
+
+    def _founding_payload(self, id: bytes) -> bytes:
+        return found(id, self._made.name, self._made.version)
+
+    # -- tasks ----------------------------------------------------------------------------------------------
+
+    def _notice(self, result: Result) -> None:
+        """Take the effect of a payload that is no plain command, as it is folded."""
+        machine = self._folder.machine
+        if machine is None:
+            return
+        upload = machine.upload
+        if result.outcome is Outcome.GRANTED and upload is not None and isinstance(upload.digest, Copied):
+            copied = upload.digest
+            if not copied.encoded:
+                self._folder.tasks.start_soon(lambda: self._take_digest(copied))
+        if result.outcome is Outcome.DIVERGED:
+            agreed = machine.snapshot.begin if machine.snapshot is not None else 0
+            self._folder.fail(Diverged(
+                f"the machine in this process is not that of the snapshot that ended at LSN {result.lsn}; they agreed"
+                f" as of LSN {agreed}. alpo.rsm.check() finds machines that are not deterministic"
+            ))
+            return
+        self._keep(result)
+
+    async def _take_digest(self, copied: Copied[M]) -> None:
+        """Take the digest of a copy, a little at a time (a task)."""
+        try:
+            while not copied.done:
+                await anyio.lowlevel.checkpoint()
+                copied.advance(_DIGEST_BYTES)
+        except Diverged as error:
+            self._folder.fail(error)
+
+    async def _change_version(self) -> None:
+        """Ask for the version of this process' code, once no command for an older one has come for long (a task)."""
+        folder, log = self._folder, self._log
+        while folder.failure is None:
+            machine = folder.machine
+            if machine is None or not machine.founded or machine.version >= self._made.version:
+                await folder.moved()
+                continue
+            lately = self._older(machine)
+            await log.clock.sleep(SETTLED_MS / 1000 + log.clock.rng.uniform(0, _WAIT_S))
+            if folder.machine is not machine or self._older(machine) != lately:
+                continue
+            try:
+                sent = folder.enter([newer_version(self._made.version)], timeout_s=folder.timeout_s)
+                await folder.result_of(sent)
+            except AlpoError:
+                continue  # asked again after as long
+
+    def _older(self, machine: Hosted[M]) -> list[tuple[int, int]]:
+        """The times of the last commands for versions before this code's."""
+        return [each for each in machine.wants.items() if each[0] < self._made.version]
+
+
+def made_of(made_by: type[M], name: str, version: int) -> Made[M]:
+    """What a program says of its machine, once checked. Raises TypeError, ValueError."""
+    missing = [each for each in ("apply", "items", "load", "freeze") if not callable(getattr(made_by, each, None))]
+    if not isinstance(made_by, type) or missing:
+        raise TypeError(f"a machine is a class with apply, items, load and freeze, not {made_by!r}: no {missing}")
+    if not valid_name(name):
+        raise ValueError(f"a machine's name is 1 to 128 bytes of UTF-8 without spaces, not {name!r}")
+    if not valid_version(version):
+        raise ValueError(f"a machine's version is an integer from 1 to 65535, not {version!r}")
+    return Made(made_by, name, version)
+
+
+def _may_be_first() -> None:
+    """Let any command be the first of a machine."""
+
+
+def _judged(sent: Sent, machine: Hosted[Any] | None, lsn: int) -> Result:
+    """The result of a command that was done at ``lsn``. Raises why it was not; `Unsettled` if nobody can tell."""
+    result = sent.result
+    if result is None:
+        raise Unsettled(f"the command at LSN {lsn} was applied: this process cannot tell its answer any more", lsn=lsn)
+    if result.outcome is Outcome.NOT_FOUNDED:
+        raise NotFounded("this log holds no machine")
+    if result.outcome is not Outcome.DONE:
+        raise WrongMachine(f"the command at LSN {lsn} was not understood as it was meant: {result.outcome.name}")
+    if isinstance(result.cell, Outdated):
+        version = result.cell.version
+        raise NewerVersion(
+            f"the command at LSN {lsn} was not applied: the machine is at version {version} there, and this program's"
+            " code is made for an older one", lsn=lsn, version=version,
+        )
+    return result
+
+
+def connect(
+    made_by: type[M], servers: str | Sequence[str] | None = None, client: str | None = None, timeout_s: float = 10.0, *,
+    name: str, version: int = 1, create: bool = True, snapshots: Literal["auto", "off"] = "auto",
+    cache: str | PathLike[str] | None = None, tls: Tls | None = None,
+) -> Replica[M]:
+    """The machine of the class ``made_by`` in the log of a cluster: for ``async with``, under trio or asyncio.
+
+    ``servers``, ``client``, ``timeout_s`` and ``tls`` are as of `alpo.connect`, the others as of `Replica`.
+    """
+    made_of(made_by, name, version)
+    log = connect_log(servers, client, timeout_s, tls=tls)
+    return owning(Replica(
+        log, made_by, name=name, version=version, create=create, timeout_s=timeout_s, snapshots=snapshots, cache=cache
+    ))
