@@ -24,6 +24,20 @@ class WrongState(AlpoError):
     backup of an older one."""
 
 
+class WrongMachine(WrongState):
+    """The log holds another machine than the one expected, or a state: each needs a log of its own."""
+
+
+class NewerVersion(AlpoError):
+    """The machine is at ``version`` from LSN ``lsn`` on, and this program's code is made for an older one: its commands
+    from there on were not applied."""
+
+    def __init__(self, message: str, *, lsn: int, version: int) -> None:
+        super().__init__(message)
+        self.lsn = lsn
+        self.version = version
+
+
 class Unrecoverable(AlpoError):
     """The beginning of the log is gone, and it holds no whole snapshot: nobody can tell the state. ``first_lsn`` …
     ``last_lsn``: what was searched."""

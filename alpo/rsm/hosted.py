@@ -76,7 +76,7 @@ class Outdated(NamedTuple):
 
 
 class Made(NamedTuple, Generic[M]):
-    """What a program says of its machine: its class, its name, and the version that its code is made for."""
+    """A machine as a program names it: its class, its name, and the version that its code is made for."""
 
     made_by: type[M]
     name: str
@@ -313,12 +313,12 @@ class Hosted(Snapshotting[Copied[M] | bytes], Generic[M]):
     # -- registers ------------------------------------------------------------------------------------------
 
     def all_registers(self) -> tuple[Any, ...]:
-        """What a snapshot holds besides the user's machine."""
+        """All that a snapshot holds besides the user's machine."""
         wants = tuple(number for each in sorted(self.wants.items()) for number in each)
         return self.state_id, self.name, self.version, wants, *self.registers()
 
     def _plain_upload(self) -> tuple[Any, ...]:
-        """As of every machine; without the digest if it is that of the very machine that these registers belong to."""
+        """The upload as of every machine; without the digest if it is that of the machine that these registers belong to."""
         upload = self.upload
         if upload is None or upload.begin != self.lsn:
             return super()._plain_upload()

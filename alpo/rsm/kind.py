@@ -21,7 +21,8 @@ class Kind(Generic[M]):
     ``cursor``: name of the log's cursor that keeps what a newcomer needs. ``cache_magic``: begin of a cache file.
     ``machine``: makes an empty one. ``freeze``: freezes one as it stands; what it gives makes an encoder of that copy,
     whose parts have that many bytes at most. ``thawing``: begins to make one of parts. ``decoder``: begins to read
-    parts, to no other end than their digest.
+    parts, to no other end than their digest. ``proves``: a snapshot's writer folds the log anew before it ends
+    one, since the machine's code is not ours.
     """
 
     payloads: Payloads
@@ -32,6 +33,7 @@ class Kind(Generic[M]):
     freeze: Callable[[M], Frozen]
     thawing: Callable[[], Thawing[M]]
     decoder: Callable[[], Decoder[Any]]
+    proves: bool = False
 
     @property
     def noun(self) -> str:

@@ -49,7 +49,9 @@ class Outcome(IntEnum):
     INVALID = 14
     FOREIGN = 15
     WAITS = 16  # for the rest of the command
-    NEWER = 17  # a format that this machine does not know: it must not go on
+    NEWER = 17  # a format or version that this machine does not know: it must not go on
+    VERSION = 18  # a newer version is in force
+    HELD = 19  # refused for now: commands for an older version still come
 
 
 class Result(NamedTuple):

@@ -128,8 +128,8 @@ class Replica(Replicated[Hosted[M], Watcher[Hosted[M]]], Generic[M]):
         return machine.user
 
     async def read(self, function: Callable[[M], T]) -> T:
-        """What ``function`` returns, called with the machine: as new as every command that was answered before this
-        call. It must not change the machine, nor keep it.
+        """Call ``function`` with the machine, as new as every command that was answered before, and return what it
+        returns. It must not change the machine, nor keep it.
 
         Raises what it raises; `Unavailable`, and what ended the folding (`Unrecoverable`, `NewerFormat`,
         `NewerVersion`, `Diverged`, `WrongMachine`, `Closed`).
@@ -279,7 +279,7 @@ class Replica(Replicated[Hosted[M], Watcher[Hosted[M]]], Generic[M]):
 
 
 def made_of(made_by: type[M], name: str, version: int) -> Made[M]:
-    """What a program says of its machine, once checked. Raises TypeError, ValueError."""
+    """The machine as a program names it, once checked. Raises TypeError, ValueError."""
     missing = [each for each in ("apply", "items", "load", "freeze") if not callable(getattr(made_by, each, None))]
     if not isinstance(made_by, type) or missing:
         raise TypeError(f"a machine is a class with apply, items, load and freeze, not {made_by!r}: no {missing}")

@@ -1,5 +1,5 @@
-"""`SyncReplica`: a machine of the user's own for programs without an event loop. Short, because `Replica` does all of
-the work, in the log's own loop."""
+"""`SyncReplica`: a machine of the user's own for programs without an event loop. A room of its own, because `Replica`, which
+does the work, does without threads."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class SyncReplica(SyncReplicated[Replica[M]], Generic[M]):
         return self._it.machine
 
     def read(self, function: Callable[[M], T]) -> T:
-        """What ``function`` returns, called with the machine in the thread that folds it: see `Replica.read`."""
+        """Call ``function`` with the machine, in the thread that folds it, and return what it returns: see
+        `Replica.read`."""
         return self._log.run(partial(self._it.read, function))
 
     def answers(self, start: int | None = None) -> Generator[tuple[At, Any], None, None]:

@@ -1,0 +1,30 @@
+"""A machine of your own, replicated: commands in the log, folded by every process alike (docs/rsm.md).
+
+Programs begin with `connect` (trio, asyncio), or with `Replica` over a `Log` that they have. `alpo.state` stands on the
+same machinery; nothing in here knows what a machine does.
+"""
+
+from __future__ import annotations
+
+from .contract import At, Machine
+from .errors import (
+    Behind,
+    Busy,
+    Corrupt,
+    Diverged,
+    NewerFormat,
+    NewerVersion,
+    NotFounded,
+    Unrecoverable,
+    Unsettled,
+    WrongMachine,
+)
+from .replica import Replica, ReplicaStatus, connect
+from .snapshots import SnapshotInfo
+from .twin import SyncReplica, connect_sync
+
+__all__ = [
+    "At", "Behind", "Busy", "Corrupt", "Diverged", "Machine", "NewerFormat", "NewerVersion", "NotFounded", "Replica",
+    "ReplicaStatus", "SnapshotInfo", "SyncReplica", "Unrecoverable", "Unsettled", "WrongMachine", "connect",
+    "connect_sync",
+]
