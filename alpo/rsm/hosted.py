@@ -295,7 +295,7 @@ class Hosted(Snapshotting[Copied[M] | bytes], Generic[M]):
     # -- what ends the folding ------------------------------------------------------------------------------
 
     def newer(self, result: Result) -> AlpoError:
-        if not result.name:
+        if not (result.name and result.have):
             return super().newer(result)
         try:
             self.made.need(result.name, result.have, result.lsn)
@@ -318,7 +318,7 @@ class Hosted(Snapshotting[Copied[M] | bytes], Generic[M]):
         return self.state_id, self.name, self.version, wants, *self.registers()
 
     def _plain_upload(self) -> tuple[Any, ...]:
-        """The upload as of every machine; without the digest if it is that of the machine that these registers belong to."""
+        """The upload, without its digest if that is the digest of the machine that these registers belong to."""
         upload = self.upload
         if upload is None or upload.begin != self.lsn:
             return super()._plain_upload()

@@ -211,10 +211,25 @@ async def read_back(kind: Kind[M], log: Log, snapshot: Snapshot) -> bool:
     return False
 
 
-async def digest_at(kind: Kind[M], log: Log, lsn: int) -> bytes | None:
-    """The digest of the machine as of ``lsn``, folded anew from what came before; None if that cannot be told any more.
-    Raises as `Log.read`."""
-    first = await first_lsn(log)
+async def prove(kind: Kind[M], log: Log, snapshot: Snapshot, since_lsn: int) -> None:
+    """Raise `Diverged` if the log, folded anew from ``since_lsn`` on (0: as far back as it goes), gives another machine
+    than an accepted snapshot. Raises as `Log.read`."""
+    async with log.read_batches(snapshot.end, snapshot.end) as batches:
+        ends = [kind.payloads.snapshot_message(record.payload) async for records in batches for record in records]
+    right = await digest_at(kind, log, snapshot.begin, since_lsn)
+    if right is not None and [right] != [end.digest for end in ends if isinstance(end, End)]:
+        noun, lsn = kind.noun, snapshot.begin
+        raise Diverged(
+            f"the {noun} in this process was not, as of LSN {lsn}, what the log gives if it is folded once more from"
+            f" LSN {since_lsn or 1} on; alpo.rsm.check() finds machines that are not deterministic"
+        )
+
+
+async def digest_at(kind: Kind[M], log: Log, lsn: int, since_lsn: int = 0) -> bytes | None:
+    """The digest of the machine as of ``lsn``, folded anew from what came before: from the first snapshot that began at
+    ``since_lsn`` or later (0: from as far back as the log goes). None if that cannot be told any more. Raises as
+    `Log.read`."""
+    first = since_lsn or await first_lsn(log)
     try:
         machine = kind.machine() if first == 1 else await find(kind, log, first, lsn - 1)
         if machine is None:

@@ -18,8 +18,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from alpo.errors import AlpoError
 
-from .errors import NewerFormat, WrongState
-from .payloads import ID_BYTES, INT_MAX, Begin, End, Part, Payloads, chained
+from .errors import NewerFormat, WrongMachine, WrongState
+from .payloads import FOUNDINGS, ID_BYTES, INT_MAX, Begin, End, Part, Payloads, chained
 
 D = TypeVar("D")
 #: Time without a part after which another process may begin a snapshot, ms on the log's clock.
@@ -179,6 +179,8 @@ class Snapshotting(Generic[D]):
         self._before(message)
         if not ours:
             self.foreign_lsn = lsn
+            if not self.founded and (other := FOUNDINGS.get(payload[:5])) is not None:
+                return Result(Outcome.NEWER, lsn, other)
             return Result(Outcome.FOREIGN, lsn)
         if message.__class__ is not Part:
             self.command_bytes += len(payload)
@@ -239,8 +241,12 @@ class Snapshotting(Generic[D]):
     # -- what ends the folding ------------------------------------------------------------------------------
 
     def newer(self, result: Result) -> AlpoError:
-        """The error of a payload that this process must not pass over: `Outcome.NEWER`."""
+        """The error of a payload that this process must not pass over: `Outcome.NEWER`, also of what founds something
+        else."""
         noun, number = self.payloads.noun, self._format
+        if not result.have:
+            other = f"{result.name}, founded at LSN {result.lsn}"
+            return WrongMachine(f"this log holds {other}: a {noun} needs another log")
         text = f"payload {result.lsn} is in format {result.have} of the {noun}; this release knows {number}"
         return NewerFormat(f"{text}: use a newer release", lsn=result.lsn, format=result.have)
 

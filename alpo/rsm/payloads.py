@@ -28,6 +28,10 @@ INLINE_BYTES_MAX = 256 << 10
 ROOM_BYTES = 1 << 10
 
 
+#: Begins of the payloads that found something in a log, and what that is: a log holds one of them.
+FOUNDINGS = {b"\xc1\x41\x01\x93\x00": "a state (alpo.state)", b"\xc1\x52\x01\x94\x00": "a machine (alpo.rsm)"}
+
+
 class SnapshotKind(IntEnum):
     """The first element of the payloads of a snapshot."""
 

@@ -28,8 +28,8 @@ from alpo.errors import AlpoError, Overloaded
 
 from .errors import Busy, Diverged, NotFounded, Unsettled
 from .folder import Folder, Sent
-from .loading import cursor_lsn, digest_at, first_lsn, read_back
-from .machine import UPLOAD_STALE_MS, Outcome, Result, Snapshotting
+from .loading import cursor_lsn, digest_at, first_lsn, prove, read_back
+from .machine import UPLOAD_STALE_MS, Outcome, Result, Snapshot, Snapshotting
 from .parts import Encoder, Frozen, M, part_bytes_max
 from .payloads import ID_BYTES
 
@@ -180,13 +180,27 @@ class Keeper(Generic[M]):
         first = await first_lsn(log)
         trims = previous is not None and foreign_lsn < first < previous.begin
         if snapshot is not None and (behind or trims) and self._sound_lsn < wanted:
-            if not await read_back(kind, log, snapshot):
+            if not await self._is_sound(snapshot, previous):
                 return
             self._sound_lsn = wanted
         if behind:
             await log.set_cursor(kind.cursor, wanted)
         if trims and previous is not None:
             await log.trim(previous.begin)
+
+    async def _is_sound(self, snapshot: Snapshot, previous: Snapshot | None) -> bool:
+        """True if the log gives a snapshot back. Raises `Diverged`, which ends the folding, if that is not what its
+        payloads give."""
+        kind, log = self._folder.kind, self._log
+        if not await read_back(kind, log, snapshot):
+            return False
+        if kind.proves:
+            try:
+                await prove(kind, log, snapshot, 0 if previous is None else previous.begin)
+            except Diverged as error:
+                self._folder.fail(error)
+                raise
+        return True
 
     # -- tasks ----------------------------------------------------------------------------------------------
 

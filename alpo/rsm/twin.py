@@ -1,5 +1,5 @@
-"""`SyncReplica`: a machine of the user's own for programs without an event loop. A room of its own, because `Replica`, which
-does the work, does without threads."""
+"""`SyncReplica`: a machine of the user's own for programs without an event loop. A room of its own, because `Replica`,
+which does the work, does without threads."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import random
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
@@ -14,6 +14,7 @@ from rsm_kit import Ledger, Refused, command, new_log, run, with_replicas
 import alpo.rsm
 from alpo.errors import TooLarge
 from alpo.rsm import At, Diverged, NewerVersion, Replica, WrongMachine
+from alpo.state import State
 from alpo.testing import Cluster
 
 
@@ -128,14 +129,6 @@ def test_a_process_that_differs_stops_at_the_next_snapshot() -> None:
         with_replicas(cluster, work, Ledger, Wrong, Ledger)
 
 
-class Forgetful(Ledger):
-    """A ledger whose copies lack the last account."""
-
-    @classmethod
-    def load(cls, items: Iterable[bytes]) -> Self:
-        return cls(dict(json.loads(item) for item in list(items)[:-1]))
-
-
 class Unloadable(Ledger):
     """A ledger that is never made of its items."""
 
@@ -233,3 +226,68 @@ def test_a_newer_version_begins_once_older_code_is_silent() -> None:
 
     with Cluster(seed=1) as cluster:
         run(cluster, go)
+
+
+def test_a_state_and_a_machine_need_logs_of_their_own() -> None:
+    async def machine_first() -> None:
+        async with new_log(cluster) as log, Replica(log, Ledger, name="ledger") as a:
+            await a.run(command("open", "x", 10))
+            async with State(log) as state:
+                with pytest.raises(WrongMachine, match=r"a machine \(alpo.rsm\), founded at LSN 1: a state needs"):
+                    await state.put("x", "1")
+            assert await log.end() == 3
+
+    async def state_first() -> None:
+        async with new_log(cluster) as log, State(log) as state:
+            await state.put("x", "1")
+            async with Replica(log, Ledger, name="ledger") as a:
+                with pytest.raises(WrongMachine, match=r"holds a state \(alpo.state\), founded at LSN 1: a machine"):
+                    await a.run(command("open", "x", 10))
+            assert await log.end() == 3
+
+    for work in (machine_first, state_first):
+        with Cluster(seed=1) as cluster:
+            run(cluster, work)
+
+
+class Drawn(Ledger):
+    """A ledger that draws lots."""
+
+    def apply(self, command: bytes, at: At) -> object:
+        answer = super().apply(command, at)
+        self.accounts["x"] += random.randrange(1 << 30)
+        return answer
+
+
+def test_a_machine_that_draws_lots_is_found_before_anything_is_trimmed() -> None:
+    async def work(a: Replica[Drawn]) -> None:
+        await a.run(command("open", "x", 10))
+        with pytest.raises(Diverged, match="what the log gives if it is folded once more from LSN 1 on"):
+            await a.snapshot(trim=True)
+        with pytest.raises(Diverged):
+            await a.run(command("sum"))
+        assert all(cursor.lsn == 1 for cursor in await a.log.cursors())
+
+    with Cluster(seed=1) as cluster:
+        with_replicas(cluster, work, Drawn)
+
+
+def test_trims_follow_on_snapshots() -> None:
+    async def work(a: Replica[Ledger], b: Replica[Ledger]) -> None:
+        begins = [0]
+        for _ in range(4):
+            for _ in range(10):
+                await b.run(command("open", "x", 1))
+            info = await a.snapshot(trim=True)
+            assert info.first_lsn == max(1, begins[-1])
+            begins.append(info.begin)
+        await b.run(command("open", "x", 1))
+        assert await a.read(lambda machine: machine.total) == 41
+
+    with Cluster(seed=1) as cluster:
+        with_replicas(cluster, work, number=2)
+        assert with_replicas(cluster, total_of) == 41
+
+
+async def total_of(a: Replica[Ledger]) -> int:
+    return await a.read(lambda machine: machine.total)
