@@ -9,6 +9,7 @@ Laws:
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
@@ -40,7 +41,7 @@ class Sent:
     needs to judge it. ``freeze``: keep the machine as of a granted snapshot. The append's deadline is also that of the
     fold."""
 
-    __slots__ = ("about", "freeze", "frozen", "handle", "result")
+    __slots__ = ("about", "event", "freeze", "frozen", "handle", "over", "result")
 
     def __init__(self, handle: Handle, about: object, freeze: bool) -> None:
         self.handle = handle
@@ -48,6 +49,21 @@ class Sent:
         self.result: Result | None = None
         self.freeze = freeze
         self.frozen: Frozen | None = None
+        #: None while nobody waits.
+        self.event: anyio.Event | None = None
+        #: True once there is no more to wait for.
+        self.over = False
+
+    def wake(self) -> None:
+        """Wake who waits for the result: it is there, or will not come in time."""
+        self.over = True
+        if self.event is not None:
+            self.event.set()
+
+    def appended(self, handle: Handle) -> None:
+        """Wake who waits, if the append has failed (the handle's callback)."""
+        if handle.failure is not None:
+            self.wake()
 
     @property
     def last_lsn(self) -> int:
@@ -98,9 +114,12 @@ class Folder(Generic[M, W]):
         self._news = News()
         self._watchers: list[W] = []
         self._asking = Bell()
+        #: Rung for a command whose deadline is before the next look at them, at this time of the log's clock.
+        self._sooner = Bell()
+        self._next_look_s = math.inf
         self._question: _Question | None = None
         #: This fold's tasks, and all others of its kind.
-        self.tasks = Living(kind.title, self._run, self._ask_ends, ended=self._tasks_ended)
+        self.tasks = Living(kind.title, self._run, self._ask_ends, self._watch_deadlines, ended=self._tasks_ended)
 
     # -- tasks ----------------------------------------------------------------------------------------------
 
@@ -168,6 +187,23 @@ class Folder(Generic[M, W]):
             finally:
                 question.event.set()
 
+    async def _watch_deadlines(self) -> None:
+        """Wake those whose commands are in the log, and not folded in time (a task): one timer for all of them."""
+        clock = self.log.clock
+        while True:
+            now_s, self._next_look_s = clock.now_s(), math.inf
+            for sent in self._sent:
+                if sent.event is not None:
+                    if sent.handle.deadline_s <= now_s:
+                        sent.wake()
+                    else:
+                        self._next_look_s = min(self._next_look_s, sent.handle.deadline_s)
+            if self._next_look_s == math.inf:
+                await self._sooner.wait()
+            else:
+                with clock.move_on_after(self._next_look_s - now_s):
+                    await self._sooner.wait()
+
     def fail(self, error: AlpoError) -> None:
         """End the fold for good, with the error that every call raises from now on."""
         if self.failure is None:
@@ -177,6 +213,8 @@ class Folder(Generic[M, W]):
             question.error = error
             question.event.set()
         self._news.tell()
+        for sent in self._sent:
+            sent.wake()
         for watcher in self._watchers:
             watcher.ended(self.failure)
 
@@ -187,6 +225,8 @@ class Folder(Generic[M, W]):
         machine.need(self._expect)
         first = self.machine is None
         self.machine = machine
+        for sent in self._sent:
+            sent.wake()
         if self._watchers:
             machine.touched = []
         if not first:
@@ -233,6 +273,7 @@ class Folder(Generic[M, W]):
                 if result.outcome is not Outcome.WAITS:
                     sent.popleft()
                     first.result = result
+                    first.wake()
                     if first.freeze and result.outcome is Outcome.GRANTED:
                         first.frozen = self.kind.freeze(machine)
                 return
@@ -243,6 +284,7 @@ class Folder(Generic[M, W]):
                     return
             elif handle.lsn > record.lsn:
                 return
+            first.wake()
             sent.popleft()
 
     # -- watching -------------------------------------------------------------------------------------------
@@ -344,6 +386,10 @@ class Folder(Generic[M, W]):
 
     async def result_of(self, sent: Sent) -> Result | None:
         """The result of a command; None if the fold has jumped over it. Raises as `Log.append`, and as `reach`."""
+        if len(self._sent) > 1:  # one wait for both, the append and its fold; a lone append is quicker if waited for
+            await self._wait_for(sent)
+        if sent.result is not None:
+            return sent.result
         try:
             await sent.handle
         except NotGuaranteed:
@@ -361,6 +407,18 @@ class Folder(Generic[M, W]):
                         client=handle.client, serial=handle.serial, epoch=handle.epoch,
                     ) from error
         return sent.result
+
+
+    async def _wait_for(self, sent: Sent) -> None:
+        """Wait until a command is folded, or its append has failed, or its time is up, or the folding has ended or
+        jumped."""
+        if sent.over or self.failure is not None:
+            return
+        sent.event = anyio.Event()
+        sent.handle.add_done_callback(sent.appended)
+        if sent.handle.deadline_s < self._next_look_s:
+            self._sooner.ring()
+        await sent.event.wait()
 
 
 def _failed(handle: Handle) -> bool:

@@ -24,7 +24,7 @@ from alpo.client.handle import Handle
 from alpo.client.log import Log
 from alpo.client.reasons import kind_of
 from alpo.client.tasks import News
-from alpo.errors import AlpoError, Closed, NotGuaranteed, Unavailable
+from alpo.errors import AlpoError, Closed, NotGuaranteed, Overloaded, Unavailable
 
 from .errors import Diverged, NotFounded, WrongState
 from .folder import Folder, Sent, W
@@ -253,14 +253,20 @@ class Replicated(Generic[M, W]):
 
     async def _send(self, payloads: Sequence[bytes], about: object, until_s: float) -> Command:
         """Append a command, once there is room. Raises `Unavailable` if there is none in time; as `Folder.enter`."""
-        room = False
-        with self._log.clock.move_on_after(self._left_s(until_s)):
-            await self._log.wait_room()
-            room = True
-        if not room:
-            raise Unavailable("there was no room in the local queue in time: nothing was written")
-        sent = self._folder.enter(payloads, about, timeout_s=self._left_s(until_s))
-        return Command(sent, self._settling)
+        while True:
+            try:
+                sent = self._folder.enter(payloads, about, timeout_s=self._left_s(until_s))
+            except Overloaded:
+                room = False
+                with self._log.clock.move_on_after(self._left_s(until_s)):
+                    await self._log.wait_room()
+                    room = True
+                if not room:
+                    raise Unavailable(
+                        "there was no room in the local queue in time: nothing was written"
+                    ) from None
+            else:
+                return Command(sent, self._settling)
 
 
 def owning(it: R) -> R:
