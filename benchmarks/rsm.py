@@ -23,7 +23,7 @@ from state import CALLERS, gathered, percentile, plain, show
 
 import alpo
 import alpo.rsm
-from alpo.rsm import At, Replica
+from alpo.rsm import At
 from alpo.rsm.hosted import Hosted, Made, commands_head, found
 from alpo.rsm.machine import time_ms_of
 
@@ -68,7 +68,8 @@ async def single(at: str) -> None:
             runs = (await gathered(1, 1_000, lambda n: adder.run(COMMAND)))[1]
             ratios.append((percentile(runs, 0.5) / percentile(appends, 0.5), runs, appends))
         ratio, runs, appends = sorted(ratios)[2]
-        show("run, one at a time", ms=1e3 * percentile(runs, 0.5), append_ms=1e3 * percentile(appends, 0.5), ratio=ratio)
+        run_ms, append_ms = 1e3 * percentile(runs, 0.5), 1e3 * percentile(appends, 0.5)
+        show("run, one at a time", ms=run_ms, append_ms=append_ms, ratio=ratio)
 
 
 async def many(at: str) -> None:
