@@ -1,0 +1,326 @@
+"""Machines for the tests of `alpo.rsm.check`: a ledger that is right, and one for each way to be wrong.
+
+Commands of the ledger: ``+name amount`` puts money into an account, ``-name amount`` takes it out or is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+import uuid
+from collections.abc import Iterable
+from datetime import date, datetime
+from os import urandom
+from typing import Any, ClassVar, Self
+
+from alpo.rsm.contract import At
+
+
+class Ledger:
+    """The right one."""
+
+    def __init__(self) -> None:
+        self.accounts: dict[str, Any] = {}
+
+    def apply(self, command: bytes, at: At) -> object:
+        name, amount = self.parsed(command)
+        if self.accounts.get(name, 0) + amount < 0:
+            raise ValueError(f"{name} has too little")
+        self.accounts[name] = self.accounts.get(name, 0) + amount
+        return self.answer(name, at)
+
+    def answer(self, name: str, at: At) -> object:
+        return {"has": self.accounts[name], "at": at.time, "all": sum(self.accounts.values())}
+
+    def parsed(self, command: bytes) -> tuple[str, int]:
+        name, amount = command[1:].decode("ascii").split(" ")
+        return name, {"+": 1, "-": -1}[command[:1].decode()] * int(amount)
+
+    def items(self) -> Iterable[bytes]:
+        for name in sorted(self.accounts):
+            yield f"{name} {self.accounts[name]}".encode()
+
+    @classmethod
+    def load(cls, items: Iterable[bytes]) -> Self:
+        machine = cls()
+        for item in items:
+            name, amount = item.decode().split(" ")
+            machine.accounts[name] = int(amount)
+        return machine
+
+    def freeze(self) -> Self:
+        copy = type(self)()
+        copy.accounts = dict(self.accounts)
+        return copy
+
+
+class SumDigest(Ledger):
+    """A right one that offers a digest."""
+
+    def digest(self) -> bytes:
+        return repr(sorted(self.accounts.items())).encode()
+
+
+class SetIteration(Ledger):
+    def answer(self, name: str, at: At) -> object:
+        return "".join(set(self.accounts))
+
+
+class SetInItems(Ledger):
+    def items(self) -> Iterable[bytes]:
+        return [f"{name} {self.accounts[name]}".encode() for name in frozenset(self.accounts)]
+
+
+class SetInLoad(Ledger):
+    """Wrong in what `load` makes alone."""
+
+    def answer(self, name: str, at: At) -> object:
+        return list(self.accounts)
+
+    def items(self) -> Iterable[bytes]:
+        return [f"{name} {amount}".encode() for name, amount in self.accounts.items()]
+
+    @classmethod
+    def load(cls, items: Iterable[bytes]) -> Self:
+        machine = super().load(items)
+        machine.accounts = {name: machine.accounts[name] for name in set(machine.accounts)}
+        return machine
+
+
+class Clock(Ledger):
+    def answer(self, name: str, at: At) -> object:
+        return datetime.now() > at.time.replace(tzinfo=None)
+
+
+class ClockOfDays(Ledger):
+    def answer(self, name: str, at: At) -> object:
+        return date.today().isoformat(), time.strftime("%j")
+
+
+class ClockInLoad(Ledger):
+    """Wrong in what a loaded machine answers."""
+
+    loaded_s = 0.0
+
+    def answer(self, name: str, at: At) -> object:
+        return self.loaded_s
+
+    @classmethod
+    def load(cls, items: Iterable[bytes]) -> Self:
+        machine = super().load(items)
+        machine.loaded_s = time.monotonic()
+        return machine
+
+
+class FloatSum(Ledger):
+    """Sorted pieces, and a sum in the order of the dict."""
+
+    def answer(self, name: str, at: At) -> object:
+        return sum(amount / 10 for amount in self.accounts.values())
+
+
+class SharedInFreeze(Ledger):
+    def freeze(self) -> Self:
+        copy = type(self)()
+        copy.accounts = self.accounts
+        return copy
+
+
+class Chance(Ledger):
+    def answer(self, name: str, at: At) -> object:
+        return random.randrange(1000)
+
+
+class Uuid(Ledger):
+    def answer(self, name: str, at: At) -> object:
+        return uuid.uuid4()
+
+
+class ChanceByName(Ledger):
+    def answer(self, name: str, at: At) -> object:
+        return urandom(8)
+
+
+class Untamed(Ledger):
+    """Wrong by something that nothing stands in for."""
+
+    def answer(self, name: str, at: At) -> object:
+        return os.getpid(), id(object())
+
+
+class Place(Ledger):
+    def answer(self, name: str, at: At) -> object:
+        return os.getcwd()
+
+
+class Zone(Ledger):
+    def answer(self, name: str, at: At) -> object:
+        return at.time.astimezone().hour
+
+
+class ChangesThenRaises(Ledger):
+    def apply(self, command: bytes, at: At) -> object:
+        name, amount = self.parsed(command)
+        self.accounts[name] = self.accounts.get(name, 0) + amount
+        if self.accounts[name] < 0:
+            raise ValueError(f"{name} has too little")
+        return self.answer(name, at)
+
+
+class LoadForgets(Ledger):
+    """Accounts with nothing in them are not loaded."""
+
+    @classmethod
+    def load(cls, items: Iterable[bytes]) -> Self:
+        return super().load(item for item in items if not item.endswith(b" 0"))
+
+
+class LastAnswered(Ledger):
+    """Wrong in what is in no piece."""
+
+    last = ""
+
+    def answer(self, name: str, at: At) -> object:
+        before, self.last = self.last, name
+        return before == name
+
+    def freeze(self) -> Self:
+        copy = super().freeze()
+        copy.last = self.last
+        return copy
+
+
+class FreezeForgets(LastAnswered):
+    """Wrong in `freeze` alone: the last name is in a piece."""
+
+    def items(self) -> Iterable[bytes]:
+        return [*super().items(), f"{self.last} last".encode()]
+
+    @classmethod
+    def load(cls, items: Iterable[bytes]) -> Self:
+        *accounts, last = items
+        machine = super().load(accounts)
+        machine.last = last.decode().split(" ")[0]
+        return machine
+
+    def freeze(self) -> Self:
+        copy = super().freeze()
+        copy.last = "?" if self.last == "b" else self.last
+        return copy
+
+
+class SharedByAll(Ledger):
+    seen: ClassVar[list[str]] = []
+
+    def answer(self, name: str, at: At) -> object:
+        self.seen.append(name)
+        return len(self.seen)
+
+
+class SharedWhileBoth(Ledger):
+    """Machines that do each other no harm unless they live at once."""
+
+    current: ClassVar[str] = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        type(self).current = ""
+
+    def answer(self, name: str, at: At) -> object:
+        before, type(self).current = self.current, name
+        return before
+
+
+class DictOrder(Ledger):
+    def answer(self, name: str, at: At) -> object:
+        return next(iter(self.accounts))
+
+
+class OrderInItems(Ledger):
+    """Pieces in the order of the dict, which `load` turns round."""
+
+    def items(self) -> Iterable[bytes]:
+        return [f"{name} {amount}".encode() for name, amount in self.accounts.items()]
+
+    @classmethod
+    def load(cls, items: Iterable[bytes]) -> Self:
+        return super().load(reversed(list(items)))
+
+
+class UsesUp(Ledger):
+    def items(self) -> Iterable[bytes]:
+        pieces = sorted(self.accounts.items())
+        if len(pieces) > 1:
+            self.accounts.popitem()
+        return [f"{name} {amount}".encode() for name, amount in pieces]
+
+
+class OwnDict(Ledger):
+    def answer(self, name: str, at: At) -> object:
+        return self.accounts
+
+
+class DigestOfMore(Ledger):
+    """A digest of commands, not of content."""
+
+    count = 0
+
+    def answer(self, name: str, at: At) -> object:
+        self.count += 1
+        return None
+
+    def freeze(self) -> Self:
+        copy = super().freeze()
+        copy.count = self.count
+        return copy
+
+    def digest(self) -> bytes:
+        return self.count.to_bytes(8, "big")
+
+
+class BlindDigest(Ledger):
+    def digest(self) -> bytes:
+        return len(self.accounts).to_bytes(8, "big")
+
+
+class Exits(Ledger):
+    def answer(self, name: str, at: At) -> object:
+        if self.accounts[name] == 7:
+            os.write(2, b"I have had enough")
+            os._exit(3)
+        return None
+
+
+class Recursion(Ledger):
+    def answer(self, name: str, at: At) -> object:
+        return self.answer(name, at) if self.accounts[name] == 7 else None
+
+
+class SystemExits(Ledger):
+    def answer(self, name: str, at: At) -> object:
+        raise SystemExit(name)
+
+
+class Coroutine(Ledger):
+    async def apply(self, command: bytes, at: At) -> object:  # type: ignore[override]
+        return None
+
+
+class ItemsRaise(Ledger):
+    def items(self) -> Iterable[bytes]:
+        if "b" in self.accounts:
+            raise KeyError("b")
+        return super().items()
+
+
+class TextItems(Ledger):
+    def items(self) -> Iterable[bytes]:
+        return [str(self.accounts)]  # type: ignore[list-item]
+
+
+class Forever(Ledger):
+    def answer(self, name: str, at: At) -> object:
+        while self.accounts[name] == 7:
+            pass
+        return None
