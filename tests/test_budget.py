@@ -17,11 +17,11 @@ import typer
 ROOT = Path(__file__).parents[1]
 #: The most that there may be of each.
 BUDGET = {
-    "lines of alpo": 45_700,
+    "lines of alpo": 47_500,
     "lines of cli": 10_400,
     "lines of sim": 17_600,
-    "lines of tests": 64_100,
-    "files of alpo, cli and sim": 300,
+    "lines of tests": 64_900,
+    "files of alpo, cli and sim": 309,
     "options of alpo and alpo-pipeline": 586,
     "words of docs and README": 60_600,
 }

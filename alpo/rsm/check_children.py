@@ -20,9 +20,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 
-from . import check_child
+from . import check_world
 from .check_child import LENGTH, MAIN_AGAIN, POSITION
 
 #: Seconds for a process to begin and to import the machine's module.
@@ -34,10 +34,12 @@ _BOOT = """
 import importlib.util, json, sys
 given = json.loads(sys.argv[1])
 sys.path[:] = given["path"]
-spec = importlib.util.spec_from_file_location("alpo.rsm.check_child", given["file"])
+spec = importlib.util.spec_from_file_location("alpo.rsm.check_world", given["file"])
 module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
-module.main(given)
+module.install()
+from alpo.rsm.check_child import main
+main(given)
 """
 
 
@@ -66,10 +68,10 @@ class Target(NamedTuple):
         if name == "__main__":
             spec = getattr(module, "__spec__", None)
             if spec is not None:  # python -m
-                return cls(spec.name, qualname, file and os.path.abspath(file), False)
+                return cls(spec.name, qualname, file and str(Path(file).absolute()), False)
             if file is None or not Path(file).is_file():
                 raise TypeError(f"check folds in other processes: put {qualname} into a file that they can import")
-        return cls(name, qualname, file and os.path.abspath(file), name == "__main__")
+        return cls(name, qualname, file and str(Path(file).absolute()), name == "__main__")
 
     def stamp(self) -> tuple[str | None, int]:
         """The state of the file: a module that was changed is imported anew."""
@@ -82,7 +84,7 @@ class Died(NamedTuple):
 
     way: int
     method: int
-    index: int
+    number: int
     how: str
     said: str
     late: bool
@@ -93,14 +95,14 @@ class Child:
 
     def __init__(self, hash_seed: int) -> None:
         self.hash_seed = hash_seed
-        self._said = tempfile.TemporaryFile()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
         with tempfile.TemporaryFile() as shared:
             shared.truncate(POSITION.size)
             self._position = mmap.mmap(shared.fileno(), POSITION.size)
             self._line, theirs = socket.socketpair()
             with theirs:
                 given = {
-                    "path": search_path(), "file": os.path.abspath(check_child.__file__), "line": theirs.fileno(),
+                    "path": search_path(), "file": str(Path(check_world.__file__).absolute()), "line": theirs.fileno(),
                     "position": shared.fileno(),
                 }
                 self._process = subprocess.Popen(
@@ -108,6 +110,11 @@ class Child:
                     stdout=subprocess.DEVNULL, stderr=self._said, pass_fds=(theirs.fileno(), shared.fileno()),
                     env=os.environ | {"PYTHONHASHSEED": str(hash_seed)}, start_new_session=True,
                 )
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
 
     def send(self, request: bytes) -> None:
         """Send a request. A child that is gone says so when its answer is awaited."""
@@ -151,10 +158,11 @@ class Child:
         if late:
             self._process.kill()
         code = self._process.wait()
-        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
         self._said.seek(0)
         said = self._said.read()[-_SAID_BYTES:].decode("utf-8", "replace").strip()
-        return Died(*POSITION.unpack(self._position[:]), how, said, late)
+        way, method, number = POSITION.unpack(self._position[:])
+        return Died(way, method, number, how, said, late)
 
 
 class Children:
@@ -179,6 +187,10 @@ class Children:
             (self.path, self.owner, self.hash_seeds) == (search_path(), os.getpid(), tuple(hash_seeds))
             and self.stamps.setdefault(MAIN_AGAIN if target.main else target.module, stamp) == stamp
         )
+
+    def pids(self) -> list[int]:
+        """The ids of the processes that are there."""
+        return [child.pid for child in self._children.values()]
 
     def start(self) -> None:
         """Begin all processes that are not there."""
@@ -230,9 +242,14 @@ def close_children() -> None:
     _kept = None
 
 
+def kept_pids() -> list[int]:
+    """The ids of the processes that are kept."""
+    return _kept.pids() if _kept is not None else []
+
+
 def search_path() -> list[str]:
-    """Where this process finds modules, wherever it may go."""
-    return [os.path.abspath(folder) for folder in sys.path]
+    """Folders where this process finds modules, wherever it may go."""
+    return [str(Path(folder).absolute()) for folder in sys.path]
 
 
 atexit.register(close_children)

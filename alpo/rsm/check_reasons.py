@@ -8,22 +8,22 @@ from typing import Any, NamedTuple
 from .check_children import Died
 from .check_ways import Fault
 
-#: What can differ between two processes besides their hash seed.
+#: Things that can differ between two processes besides their hash seed.
 KNOBS = ("clock", "chance", "place", "memory")
 LEFT = (
     "state outside the machine: a class attribute, a variable of the module or a mutable default argument, which an "
     "earlier machine of the same process has changed"
 )
 UNTAMED = (
-    "what differs from run to run though hash seed, clock and chance are the same: an address (id(), the order or repr of "
-    "plain objects), a process id, chance or a clock from outside Python's time, random and os"
+    "what differs from run to run though hash seed, clock and chance are the same: an address (id(), the order or repr "
+    "of plain objects), a process id, chance or a clock from outside Python's time, random and os"
 )
 _OF_KNOBS = {
     "hash_seed": "only the processes' hash seeds differ: a set is gone through, or hash() is used. Sort it",
     "clock": "only the processes' clocks differ: take the time from at.time, which is the same everywhere",
     "chance": "only chance differs (random, os.urandom, uuid4, secrets): take it from the command, or seed with at.lsn",
     "place": "only the working directory and the time zone differ",
-    "memory": "only addresses and the moments of garbage collection differ: id(), hash() of plain objects, weak references",
+    "memory": "only addresses and the moments of garbage collection differ: id(), plain objects' hash(), weakref",
 }
 _SEVERAL = "several things differ that do not matter alone: hash seed, clock, chance, working directory, memory"
 _FLOATS = "; floats are added up in another order: add integers, or use math.fsum"
@@ -31,15 +31,15 @@ _FROZEN = (
     "freeze() shares a list, dict or object with the original: copy what apply changes, as deep as it changes it"
 )
 _LOADED = {
-    "answer": "load() does not bring back all that answers depend on, or brings it in another order (that of a dict, say)",
-    "items": "load() forgets or changes something, or the order of items() depends on how the content came about: sort it",
+    "answer": "load() does not bring back all that answers depend on, or brings it in another order (of a dict, say)",
+    "items": "load() forgets or changes something, or the order of items() depends on how content came about: sort it",
     "digest": "digest() depends on more than the content, such as what load() makes anew",
 }
 _LOAD_RAISES = "load() has to take what items() gives, as an iterator that is read once"
 _RAISES = "of the machine's methods only apply() may raise, and items() gives bytes"
 _OF_WAYS = {
     "again": LEFT,
-    "looked": "items() or digest() changes the machine, or its second call gives something else: it uses up what it reads",
+    "looked": "items() or digest() changes the machine, or its second call gives another thing: it uses it up",
     "beside": LEFT.replace("an earlier machine", "another machine"),
     "frozen": _FROZEN,
     "original": _FROZEN,
@@ -51,9 +51,9 @@ _OF_WHAT = {
     "blind": "digest() does not depend on all of the content",
     "no data": "an answer has to be data that can be compared; apply() has to do its work before it returns",
 }
-#: What needs no comparison of processes to be explained.
+#: Faults that need no comparison of processes to be explained.
 PLAIN = ("lost", *_OF_WHAT)
-#: How the machine was folded, in each way.
+#: Words for how the machine was folded, by the way.
 _FOLDED = {
     "alone": "command by command", "again": "by a second machine of the same process",
     "looked": "with items() twice after each command", "beside": "in turns with another machine of the same process",
@@ -62,8 +62,9 @@ _FOLDED = {
     "written": "by a copy that was frozen {at}", "original": "left alone {at}, while a frozen copy went on",
 }
 _WHAT = {
-    "answer": "answers differ", "items": "items() differ", "digest": "digest() differs", "raised": "{one} raised {other}",
-    "later": "the answer has changed", "changed": "apply() raised, and changed the machine", "lost": "{one}",
+    "answer": "answers differ", "items": "items() differ", "digest": "digest() differs",
+    "raised": "{one} raised {other}", "later": "the answer has changed",
+    "changed": "apply() raised, and changed the machine", "lost": "{one}",
     "blind": "items() have changed, digest() has not", "no data": "{one}",
 }
 
@@ -99,27 +100,27 @@ class Difference(NamedTuple):
         return "differs", {"original": "written"}.get(self.fault.way, self.fault.way)
 
 
-def between(one: Sequence[Any], other: Sequence[Any]) -> Fault | None:
+def between(one: dict[str, Any], other: dict[str, Any]) -> Fault | None:
     """The first difference of two processes' folds: answers, pieces, the digest offered."""
-    for number, (a, b) in enumerate(zip(one, other, strict=False)):
-        for place, what in enumerate(("answer", "items", "digest")):
-            if a[place] != b[place]:
-                return Fault(number - 1, "processes", what, -1, *_told(a, b, what))
+    answers = list(zip(one["answers"], other["answers"], strict=False))
+    seen = list(zip(one["trace"], other["trace"], strict=False))
+    for index in range(-1, max(len(answers), len(seen) - 1)):
+        if 0 <= index < len(answers) and answers[index][0][0] != answers[index][1][0]:
+            return Fault(index, "processes", "answer", -1, answers[index][0][1], answers[index][1][1])
+        if index + 1 < len(seen) and seen[index + 1][0][:2] != seen[index + 1][1][:2]:
+            (pieces, own, heads), (other_pieces, other_own, other_heads) = seen[index + 1]
+            if pieces != other_pieces:
+                return Fault(index, "processes", "items", -1, *_first_unlike(heads, other_heads))
+            return Fault(index, "processes", "digest", -1, own.hex(), other_own.hex())
     return None
 
 
-def _told(a: Sequence[Any], b: Sequence[Any], what: str) -> tuple[str, str]:
-    if what == "digest":
-        return a[2].hex(), b[2].hex()
-    if len(a) < 5:
-        return "", ""
-    if what == "answer":
-        return a[3], b[3]
-    heads = a[4], b[4]
-    number = next((at for at, (x, y) in enumerate(zip(*heads, strict=False)) if x != y), min(map(len, heads)))
-    texts = [f"piece no. {number}: {head[number]!r}" if number < len(head) else f"{len(head)} pieces in all"
-             for head in heads]
-    if sorted(heads[0]) == sorted(heads[1]):
+def _first_unlike(one: list[bytes], other: list[bytes]) -> tuple[str, str]:
+    both = zip(one, other, strict=False)
+    number = next((at for at, (x, y) in enumerate(both) if x != y), min(len(one), len(other)))
+    texts = [f"piece no. {number}: {heads[number]!r}" if number < len(heads) else f"{len(heads)} pieces in all"
+             for heads in (one, other)]
+    if sorted(one) == sorted(other):
         texts[1] += " (the same pieces in another order)"
     return texts[0], texts[1]
 
@@ -134,20 +135,17 @@ def of_fault(found: Difference) -> str:
     """The cause of a difference that one process shows with everything else the same."""
     fault = found.fault
     if fault.what == "lost":
-        return "apply() has to survive every command, in little time, and to refuse with an Exception of its own what it cannot take"
+        return "apply() has to survive every command, in little time, and to raise an Exception for what it cannot take"
     if fault.what in _OF_WHAT:
         return _OF_WHAT[fault.what]
     if fault.what == "raised" and fault.way != "frozen":
         return _LOAD_RAISES if fault.one == "load()" else _RAISES
-    if fault.way in ("saved", "grouped", "loaded"):
-        cause = _LOADED[fault.what]
-    else:
-        cause = _OF_WAYS[fault.way]
+    cause = _LOADED[fault.what] if fault.way in ("saved", "grouped", "loaded") else _OF_WAYS[fault.way]
     return cause + (_FLOATS if _close(fault) else "")
 
 
 def gave(found: Difference | None) -> str:
-    """What the way of folding gave in the place where it differs."""
+    """The text of what the way of folding gave where it differs."""
     return found.fault.other if found is not None else ""
 
 
@@ -174,7 +172,7 @@ def _what(found: Difference) -> list[str]:
     what = _WHAT[fault.what].format(one=fault.one, other=fault.other)
     if fault.what in ("lost", "no data"):
         return [what]
-    what = f"{what}, {_after(fault.index, 'no. ')}"
+    what = f"{what}, {_after(fault.number, 'no. ')}"
     if fault.what == "raised":
         return [what, f"    folded {_folded(fault)}"]
     if not found.within:

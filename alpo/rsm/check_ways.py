@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from hashlib import blake2b
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from .check_answers import Incomparable, answer_digest, error_digest, text_of
-from .check_child import World, monotonic_s
+from .check_world import World, monotonic_s
 from .contract import At, Machine, checked_items, own_digest
 
 #: Points at which a machine is looked at: every one of so many, else as many, spread.
@@ -35,10 +37,10 @@ T = TypeVar("T")
 
 
 class Fault(NamedTuple):
-    """A difference within one process. ``index``: the command after which it shows, -1: before the first. ``start``:
+    """A difference within one process. ``number``: the command after which it shows, -1: before the first. ``start``:
     where the copy was made. ``what``: answer, later, items, digest, blind, changed, lost, raised, no data."""
 
-    index: int
+    number: int
     way: str
     what: str
     start: int = -1
@@ -47,7 +49,7 @@ class Fault(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What is seen of a machine: the digest that it offers, one of each piece, and the pieces' beginnings if told."""
+    """A look at a machine: the digest that it offers, one of each piece, and the pieces' beginnings if told."""
 
     own: bytes
     pieces: bytes
@@ -140,14 +142,14 @@ class Fold:
         return self.look_at(self.items(machine, index), machine, index)
 
     def look_at(self, pieces: Iterable[bytes], machine: Machine, index: int) -> Look:
-        """What is seen of a machine whose pieces these are."""
+        """Look at a machine whose pieces these are."""
         pieces = list(pieces)
         hashes = b"".join(blake2b(piece, digest_size=_PIECE_BYTES).digest() for piece in pieces)
         heads = [piece[:_HEAD_BYTES] for piece in pieces[:_HEADS_MAX]] if self.told else []
         return Look(self.called(4, index, lambda: own_digest(machine)) or b"", hashes, heads)
 
     def called(self, method: int, index: int, call: Callable[[], T]) -> T:
-        """What a method of the machine's gives; only `apply` may raise."""
+        """Call a method of the machine's; only `apply` may raise."""
         if monotonic_s() > self.deadline_s:
             raise Late
         self.mark(WAYS.index(self.way), method, index)
@@ -226,7 +228,7 @@ def looked(fold: Fold) -> None:
     machine, points = fold.begin("looked"), set(fold.points)
     last, before = len(fold.commands) - 1, None
     for index in range(-1, len(fold.commands)):
-        own, seen = b"", None
+        seen = None
         if index >= 0:
             fold.step(machine, index)
         if index in points:
@@ -239,10 +241,8 @@ def looked(fold: Fold) -> None:
                 fold.same(look, index)
             fold.looks[index] = look
             fold.same(fold.look(machine, index), index)
-        own = seen.own if seen else b""
         pieces = blake2b(seen.pieces, digest_size=16).digest() if seen else b""
-        told = [fold.answers[index][1] if index >= 0 else "", seen.heads if seen else []] if fold.told else []
-        fold.trace.append([fold.answers[index][0] if index >= 0 else b"", pieces, own, *told])
+        fold.trace.append([pieces, seen.own if seen else b"", seen.heads if seen else []])
         before = seen
 
 
@@ -274,36 +274,37 @@ def grouped(fold: Fold) -> None:
 
 def _saved_each(fold: Fold, way: str, size: int) -> None:
     machine = fold.begin(way)
-    for index in fold_from(fold, lambda: machine):
+    for index in range(-1, len(fold.commands)):
+        if index >= 0:
+            fold.step(machine, index)
         if index in fold.looks and (index + 1) % size == 0:
             fold.start = index
             machine = fold.load(fold.items(fold.freeze(machine, index), index), index)
             fold.same(fold.look(machine, index), index)
 
 
-def fold_from(fold: Fold, machine: Callable[[], Machine], start: int = -1) -> Iterator[int]:
-    """The number of each command after ``start``, folded and compared; ``start`` first."""
-    yield start
-    for index in range(start + 1, len(fold.commands)):
-        fold.step(machine(), index)
-        yield index
+def points_passed(fold: Fold, machine: Machine) -> Iterator[int]:
+    """Fold everything and compare the answers; each point when the machine is there."""
+    for index in range(-1, len(fold.commands)):
+        if index >= 0:
+            fold.step(machine, index)
+        if index in fold.looks:
+            fold.start = index
+            yield index
+            fold.start = -1
 
 
 def loaded(fold: Fold) -> None:
     """Load a copy at each point, and fold on with it as far as the time bears."""
     machine = fold.begin("loaded")
     steps = max(ON_STEPS_MIN, ON_STEPS // (len(fold.points) + 1))
-    for index in fold_from(fold, lambda: machine):
-        if index not in fold.looks:
-            continue
-        fold.start = index
+    for index in points_passed(fold, machine):
         copy = fold.load(fold.items(machine, index), index)
         fold.same(fold.look(copy, index), index)
         end = min(index + steps, len(fold.commands) - 1)
         for on in range(index + 1, end + 1):
             fold.step(copy, on)
         fold.same(fold.look(copy, end), end)
-        fold.start = -1
 
 
 def frozen(fold: Fold) -> None:
@@ -311,16 +312,16 @@ def frozen(fold: Fold) -> None:
     machine, kept = fold.begin("frozen"), []
     for index in range(-1, len(fold.commands)):
         copy = fold.freeze(machine, index) if index in fold.looks else None
-        pieces = iter(())
+        pieces: Iterator[bytes] = iter(())
         begun: list[bytes] = []
         if copy is not None:
             fold.start = index
             pieces = checked_items(copy)
-            begun = fold.called(1, index, lambda pieces=pieces: list(next_of(pieces)))
+            begun = fold.called(1, index, partial(next_of, pieces))
         if index + 1 < len(fold.commands):
             fold.step(machine, index + 1)
         if copy is not None:
-            rest = fold.called(1, index, lambda pieces=pieces: list(pieces))
+            rest: list[bytes] = fold.called(1, index, partial(list, pieces))
             fold.same(fold.look_at(begun + rest, copy, index), min(index + 1, len(fold.commands) - 1), index)
             kept.append((index, copy))
     last = len(fold.commands) - 1
@@ -329,20 +330,16 @@ def frozen(fold: Fold) -> None:
         fold.same(fold.look(copy, index), last, index)
 
 
-def next_of(pieces: Iterator[T]) -> Iterator[T]:
+def next_of(pieces: Iterator[bytes]) -> list[bytes]:
     """The next piece, if there is one."""
-    for piece in pieces:
-        yield piece
-        return
+    return list(islice(pieces, 1))
 
 
 def written(fold: Fold) -> None:
     """Freeze a copy at each point, and fold on with the copy, and with a copy of that: the original stays."""
     machine = fold.begin("written")
-    for index in fold_from(fold, lambda: machine):
-        if index not in fold.looks:
-            continue
-        copy, fold.start = fold.freeze(machine, index), index
+    for index in points_passed(fold, machine):
+        copy = fold.freeze(machine, index)
         fold.same(fold.look(copy, index), index)
         end = min(index + WRITTEN, len(fold.commands) - 1)
         for on in range(index + 1, end + 1):
@@ -351,11 +348,10 @@ def written(fold: Fold) -> None:
             fold.same(fold.look(machine, on), on, index)
             fold.way = "written"
         fold.same(fold.look(copy, end), end)
-        fold.start = -1
 
 
 def points_of(raised: list[bool]) -> list[int]:
-    """The commands after which a machine is looked at; -1: before the first. Beside what was raised, before as after."""
+    """The commands after which a machine is looked at; -1: before the first. Where it raised, both before and after."""
     count = len(raised)
     if count <= POINTS_MAX:
         return list(range(-1, count))
@@ -384,8 +380,8 @@ def fold_in_all_ways(kind: type[Machine], request: dict[str, Any], world: World,
         except Late:
             late = True
             break
-    first = min(faults, key=lambda fault: fault.index, default=None)
+    first = min(faults, key=lambda fault: fault.number, default=None)
     return {
-        "trace": fold.trace, "fault": first and list(first), "complete": not late, "folds": fold.folds,
-        "applied": fold.applied, "points": len(fold.looks),
+        "answers": [answer[:2] for answer in fold.answers], "trace": fold.trace, "fault": first and list(first),
+        "complete": not late, "folds": fold.folds, "applied": fold.applied, "points": len(fold.looks),
     }

@@ -17,6 +17,7 @@ from . import check_reasons as reasons
 from .check_children import CALL_S, START_S, Children, Died, Target, children_for, close_children
 from .check_reasons import Difference, Setting
 from .check_ways import CALLS, OTHERS, WAYS, Fault
+from .check_world import world
 from .contract import Machine
 
 _METHODS = ("apply", "items", "load", "freeze")
@@ -28,7 +29,7 @@ _lock = threading.Lock()
 
 
 class Checked(NamedTuple):
-    """What `check` did. ``folds``: machines that folded, in all ways and processes; ``applied``: calls of ``apply``;
+    """The work of `check`. ``folds``: machines that folded, in all ways and processes; ``applied``: calls of ``apply``;
     ``points``: points at which a machine was saved, loaded and frozen; ``complete``: False if ``limit_s`` ended it."""
 
     commands: int
@@ -48,7 +49,8 @@ class Nondeterministic(AssertionError):
     """
 
     def __init__(
-        self, text: str, commands: list[bytes], times: list[datetime] | None, index: int, command: bytes | None, cause: str
+        self, text: str, commands: list[bytes], times: list[datetime] | None, index: int, command: bytes | None,
+        cause: str,
     ) -> None:
         super().__init__(text)
         self.commands, self.times = commands, times
@@ -62,13 +64,13 @@ class Case(NamedTuple):
     times_us: list[int] | None
 
     def only(self, numbers: Iterable[int]) -> Case:
-        """Those of the commands."""
+        """The case of these commands alone."""
         numbers = list(numbers)
         times = None if self.times_us is None else [self.times_us[number] for number in numbers]
         return Case([self.commands[number] for number in numbers], times)
 
     def with_command(self, number: int, command: bytes) -> Case:
-        """These commands with another one in the place of one."""
+        """The case with another command in the place of one."""
         commands = list(self.commands)
         commands[number] = command
         return Case(commands, self.times_us)
@@ -89,6 +91,8 @@ def check(
     Raises `Nondeterministic` for the first difference; TypeError for a class that cannot be imported or is no machine,
     for commands that are not bytes; ValueError for naive or too few times; ImportError if its module fails elsewhere.
     """
+    if world.inside:
+        raise RuntimeError("check is called by a module that it imports: call it below `if __name__ == '__main__':`")
     case = _case(commands, times)
     lacking = [name for name in _METHODS if not callable(getattr(machine, name, None))]
     if lacking:
@@ -97,7 +101,7 @@ def check(
         raise ValueError(f"processes is {processes}; two at least are needed to compare")
     target = Target.of(machine)
     with _lock:
-        children = children_for(target, [*range(processes - 1), 1_000_003 + seed])
+        children = children_for(target, [*range(processes - 1), 1_000_003])
         try:
             return _Check(target, children, version, limit_s, shrink_s).run(case, seed)
         except Nondeterministic:
@@ -159,6 +163,10 @@ def _extra(near: Sequence[bytes], chance: random.Random) -> bytes:
     return bytes(command)
 
 
+Differs = Callable[[Case], bool]
+Shrink = Callable[[Case, int, Differs], Case]
+
+
 class _Check:
     """One call of `check`."""
 
@@ -174,9 +182,9 @@ class _Check:
 
     def run(self, case: Case, seed: int) -> Checked:
         """Fold the commands, then two lists with others between. Raises `Nondeterministic`."""
-        self.ask([(setting, Case([], None), ()) for setting in self.settings], START_S)  # they have begun, and imported
+        self.imported()
         self.until_s = time.monotonic() + self.limit_s
-        self.folds = self.applied = self.points = put_between = 0
+        put_between = 0
         for number in range(3):
             now = disturbed(case, 3 * seed + number) if number else case
             found = self.difference(now, self.settings, tuple(OTHERS))
@@ -189,22 +197,33 @@ class _Check:
             len(case.commands), put_between, len(self.settings), self.folds, self.applied, self.points, self.complete
         )
 
+    def imported(self) -> None:
+        """Have all processes import the class. Raises ImportError."""
+        request = {"target": self.target._asdict(), "commands": None}
+        for answer in self.children.ask([(setting.hash_seed, request) for setting in self.settings], START_S):
+            if isinstance(answer, Died):
+                raise ImportError(f"{self.target.module} cannot be imported again: {answer.how}\n{answer.said}")
+            self.raise_unimportable(answer)
+
+    def raise_unimportable(self, answer: dict[str, Any]) -> None:
+        """Raise ImportError if that is the answer."""
+        if "unimportable" in answer:
+            raise ImportError(f"{self.target.module} cannot be imported again:\n{answer['unimportable']}")
+
     def difference(self, case: Case, settings: Sequence[Setting], ways: Sequence[str]) -> Difference | None:
         """The first difference between or within the processes of the settings; None: there is none."""
-        told = self.ask([(setting, case, ways) for setting in settings])
-        found: list[Difference] = []
-        for setting, answer in zip(settings, told, strict=True):
+        told = list(zip(settings, self.ask([(setting, case, ways) for setting in settings]), strict=True))
+        folded = [(setting, answer) for setting, answer in told if not isinstance(answer, Died)]
+        found = [
+            Difference(folded[0][0], setting, fault) for setting, answer in folded[1:]
+            if (fault := reasons.between(folded[0][1], answer)) is not None
+        ]
+        for setting, answer in told:
             if isinstance(answer, Died):
                 found.append(Difference(setting, setting, died_at(answer), answer))
             elif answer["fault"] is not None:
                 found.append(Difference(setting, setting, Fault(*answer["fault"])))
-        traces = [(setting, answer["trace"]) for setting, answer in zip(settings, told, strict=True)
-                  if not isinstance(answer, Died)]
-        for setting, trace in traces[1:]:
-            fault = reasons.between(traces[0][1], trace)
-            if fault is not None:
-                found.insert(0, Difference(traces[0][0], setting, fault))
-        return min(found, key=lambda each: each.fault.index, default=None)
+        return min(found, key=lambda each: each.fault.number, default=None)
 
     def ask(
         self, asked: Sequence[tuple[Setting, Case, Sequence[str]]], limit_s: float | None = None,
@@ -222,8 +241,7 @@ class _Check:
         for answer in answers:
             if isinstance(answer, Died):
                 continue
-            if "unimportable" in answer:
-                raise ImportError(f"{self.target.module} cannot be imported elsewhere:\n{answer['unimportable']}")
+            self.raise_unimportable(answer)
             self.folds += answer["folds"]
             self.applied += answer["applied"]
             self.points += answer["points"]
@@ -232,44 +250,32 @@ class _Check:
 
     def explained(self, case: Case, found: Difference, between: bool) -> Nondeterministic:
         """The error for a difference, with its commands made few and short."""
-        index = found.fault.index
+        index = found.fault.number
         command = case.commands[index] if index >= 0 else None
-        self.until_s = time.monotonic() + self.shrink_s
-        small, last = self.shrunk(case, found)
-        self.until_s = time.monotonic() + self.shrink_s
-        cause = self.cause(small, last)
+        few, known = self.shrunk(case, found, fewest_until)
+        cause = self.cause(few, known)
+        small, known = self.shrunk(few, known, shortest)
         whole = f"{index + 1} of {len(case.commands)}{', with others put between' if between else ''}"
-        text = reasons.text(self.target.qualname, whole, command, last, small.commands, cause)
+        text = reasons.text(self.target.qualname, whole, command, known, small.commands, cause)
         times = None if small.times_us is None else [_EPOCH + timedelta(microseconds=us) for us in small.times_us]
         return Nondeterministic(text, small.commands, times, index, command, cause)
 
-    def shrunk(self, case: Case, found: Difference) -> tuple[Case, Difference]:
-        """Fewer and shorter commands that differ in the same way, and how they do."""
-        last = found
-        ways = ways_of(found)
-        settings = [found.one] if found.within else self.settings
+    def shrunk(self, case: Case, found: Difference, shrink: Shrink) -> tuple[Case, Difference]:
+        """Fewer or shorter commands that differ in the same way, and how they do."""
+        ways, settings, last = ways_of(found), [found.one] if found.within else self.settings, found
+        self.until_s = until_s = time.monotonic() + self.shrink_s / 2
 
-        def differs(fewer: Case) -> bool:
-            nonlocal last
-            if time.monotonic() > self.until_s:
-                return False
-            now = self.difference(fewer, settings, ways)
-            if now is None or now.kind != found.kind:
-                return False
-            last = now
-            return True
+        def differs(smaller: Case) -> bool:
+            now = self.difference(smaller, settings, ways) if time.monotonic() < until_s else None
+            return now is not None and now.kind == found.kind
 
         if found.died is not None and found.died.late:
-            return case.only(range(found.fault.index + 1)), found
-        alike = case.only([found.fault.index]) if found.fault.index >= 0 else case.only([])
-        if differs(alike):
-            small = alike
-        else:
-            until = case.only(range(found.fault.index + 1))
-            small = fewest(until if differs(until) else case, differs)
-        small = shortest(small, differs)
-        self.until_s = max(self.until_s, time.monotonic() + 1.0)
-        differs(small)  # for texts of these commands
+            return case.only(range(found.fault.number + 1)), found
+        small = shrink(case, found.fault.number, differs)
+        self.until_s = time.monotonic() + self.shrink_s
+        now = self.difference(small, settings, ways)
+        if now is not None and now.kind == found.kind:
+            last = now
         return small, last
 
     def cause(self, case: Case, found: Difference) -> str:
@@ -283,7 +289,7 @@ class _Check:
             return now if now is not None and now.kind == found.kind else None
 
         if found.within:
-            return self.cause_within(case, found, base, lambda setting: one_way(setting))
+            return self.cause_within(case, found, base, one_way)
         if one_way(base, base):
             return reasons.LEFT if self.fresh_agree(case, base) else reasons.UNTAMED
         if any(one_way(base, base._replace(hash_seed=seed)) for seed in self.children.hash_seeds[1:]):
@@ -302,22 +308,22 @@ class _Check:
         other_seeds = [base._replace(hash_seed=seed) for seed in self.children.hash_seeds[1:]]
         tried = [("hash_seed", setting) for setting in other_seeds]
         tried += [(name, base._replace(**{name: value})) for name in reasons.KNOBS for value in (1, 2)]
-        given = {name: seen(setting) for name, setting in reversed(tried)}
         if reasons.gave(seen(base)) == reasons.gave(plain):
-            names = [name for name, now in given.items() if reasons.gave(now) != reasons.gave(plain)]
+            names = [name for name, setting in tried if reasons.gave(seen(setting)) != reasons.gave(plain)]
             if names:
-                return reasons.of_knobs(names, found)
+                return reasons.of_knobs(list(dict.fromkeys(names)), found)
         both = self.difference(case, [base], ("beside",)) if ways_of(found) else None
         return reasons.of_fault(both or found)
 
     def fresh_agree(self, case: Case, setting: Setting) -> bool:
         """True if two new processes with the same setting agree."""
-        traces = []
+        answers: list[dict[str, Any]] = []
         for _ in range(2):
             with Children([setting.hash_seed]) as fresh:
                 (answer,) = self.ask([(setting, case, ())], START_S, fresh)
-                traces.append([] if isinstance(answer, Died) else answer["trace"])
-        return reasons.between(*traces) is None
+            if not isinstance(answer, Died):
+                answers.append(answer)
+        return len(answers) == 2 and reasons.between(*answers) is None
 
 
 def _times_us(case: Case) -> list[int]:
@@ -341,11 +347,19 @@ def ways_of(found: Difference) -> list[str]:
 def died_at(died: Died) -> Fault:
     """The fault of a process that ended amid a fold."""
     call = CALLS[died.method] if died.method < len(CALLS) else "comparing"
-    how = f"did not come back within {CALL_S:g} s" if died.late else f"ended the process ({died.how})"
-    return Fault(died.index, WAYS[died.way], "lost", -1, f"{call} {how}" + (f": {died.said}" if died.said else ""))
+    how = f"did not come back within {CALL_S:g} s" if died.late else f"ended the process, which {died.how}"
+    return Fault(died.number, WAYS[died.way], "lost", -1, f"{call} {how}" + (f": {died.said}" if died.said else ""))
 
 
-def fewest(case: Case, differs: Callable[[Case], bool]) -> Case:
+def fewest_until(case: Case, index: int, differs: Differs) -> Case:
+    """The fewest commands found that still differ, of those up to the command; that alone if it does."""
+    alone, until = case.only([index] if index >= 0 else []), case.only(range(index + 1))
+    if differs(alone):
+        return alone
+    return fewest(until if differs(until) else case, differs)
+
+
+def fewest(case: Case, differs: Differs) -> Case:
     """The fewest commands found that still differ: ever smaller pieces are left out (delta debugging)."""
     size = max(1, len(case.commands) // 2)
     while case.commands:
@@ -362,8 +376,8 @@ def fewest(case: Case, differs: Callable[[Case], bool]) -> Case:
     return case
 
 
-def shortest(case: Case, differs: Callable[[Case], bool]) -> Case:
-    """The same commands as short as they still differ."""
+def shortest(case: Case, _index: int, differs: Differs) -> Case:
+    """Make each command as short as it still differs."""
     for number in range(len(case.commands)):
         size = len(case.commands[number])
         while size:

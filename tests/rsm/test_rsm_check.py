@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 import wrong_machines as wrong
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpo.rsm import Nondeterministic, check
 
 COMMANDS = [
-    b"+c 3", b"+b 2", b"-b 5", b"+a 1", b"-a 1", b"nonsense", b"+d 4", b"-b 2", b"+b 7", b"-x 1", b"+c 1", b"+e 5", b"-d 1",
+    b"+c 3", b"+b 2", b"-b 5", b"+a 1", b"-a 1", b"nonsense", b"+d 4", b"-b 2", b"+b 7", b"-x 1", b"+c 1", b"+e 5",
+    b"-d 1",
 ]
 
 
@@ -27,7 +28,7 @@ def found(machine: type[wrong.Ledger], commands: list[bytes] = COMMANDS) -> Nond
     return raised.value
 
 
-@pytest.mark.parametrize("machine", [wrong.Ledger, wrong.SumDigest])
+@pytest.mark.parametrize("machine", [wrong.Ledger, wrong.SumDigest, wrong.Odd])
 def test_a_right_machine_passes(machine: type[wrong.Ledger]) -> None:
     done = check(machine, COMMANDS)
     assert done.commands == 13 and done.put_between == 34 and done.processes == 4 and done.complete
@@ -55,7 +56,7 @@ WRONG: dict[type[wrong.Ledger], tuple[int, int, str]] = {
     wrong.LoadForgets: (4, 2, "load() forgets"),
     wrong.ClockInLoad: (0, 1, "at.time"),
     wrong.OrderInItems: (1, 2, "the order of items()"),
-    wrong.UsesUp: (1, 2, "uses up"),
+    wrong.UsesUp: (1, 2, "uses it up"),
     wrong.OwnDict: (0, 2, "return a copy"),
     wrong.BlindDigest: (4, 2, "does not depend on all"),
     wrong.DigestOfMore: (0, 1, "digest() depends on more than the content"),
@@ -80,3 +81,150 @@ def test_a_wrong_machine_is_found(machine: type[wrong.Ledger]) -> None:
     assert error.command == (COMMANDS[index] if index >= 0 else None)
     assert cause in error.cause and cause in str(error)
     assert repr(error.commands) in str(error)
+
+
+@pytest.mark.parametrize(("machine", "fewest"), [(wrong.SetIteration, 2), (wrong.SetInItems, 2), (wrong.SetInLoad, 2)])
+def test_a_set_is_found(machine: type[wrong.Ledger], fewest: int) -> None:
+    """Hash seeds differ, and with them at which command a set's order does."""
+    error = found(machine)
+    assert "a set is gone through" in error.cause
+    assert len(error.commands) == fewest and error.index in range(fewest - 1, 7)
+
+
+def test_a_float_sum_in_another_order_is_found() -> None:
+    error = found(wrong.FloatSum, [b"+c 3", b"+b 2", b"+a 1", b"+a 0", b"+d 9"])
+    assert (error.index, len(error.commands)) == (3, 4)
+    assert "floats are added up in another order" in error.cause
+
+
+def test_chance_that_nothing_stands_in_for_is_found_as_such() -> None:
+    assert "chance differs" in found(wrong.ChanceByName).cause
+
+
+def test_what_only_other_commands_show_is_found() -> None:
+    error = found(wrong.ChangesThenRaises, [b"+a 1", b"-a 1"])
+    assert "others put between" in str(error) and len(error.commands) == 1
+    assert error.commands[0][:1] == b"-"
+
+
+def test_the_first_command_is_named_where_many_are_spread() -> None:
+    commands = [b"+a 1"] * 1500
+    error = found(wrong.Exits, [*commands[:6], b"-a 6", *commands])
+    assert error.index == 13 and error.commands == [b"+a 1"] * 7
+
+
+def test_times_are_the_machines_and_are_told() -> None:
+    times = [datetime(2030, 1, 1, tzinfo=timezone.utc) + timedelta(days=day) for day in range(3)]  # noqa: UP017
+    with pytest.raises(Nondeterministic) as raised:
+        check(wrong.Clock, [b"+a 1", b"+b 1", b"+c 1"], times=times)
+    assert raised.value.times is not None and raised.value.times[0] in times
+    assert check(wrong.Ledger, [b"+a 1", b"+b 1"], times=times).complete
+
+
+def test_a_hang_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("alpo.rsm.checking.CALL_S", 4)
+    with pytest.raises(Nondeterministic, match=r"apply\(\) did not come back") as raised:
+        check(wrong.Forever, COMMANDS, limit_s=1)
+    assert raised.value.index == 8 and raised.value.commands == COMMANDS[:9]
+    assert check(wrong.Ledger, COMMANDS).complete
+
+
+def test_a_limit_ends_the_folds() -> None:
+    assert not check(wrong.Ledger, [b"+a 1"] * 100_000, limit_s=0.1).complete
+
+
+@settings(max_examples=20)
+@given(st.lists(st.sampled_from(COMMANDS) | st.binary(max_size=6), max_size=8))
+def test_it_may_be_called_by_hypothesis(commands: list[bytes]) -> None:
+    assert check(wrong.Ledger, commands).complete
+
+
+def test_the_processes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    check(wrong.Ledger, [b"+a 1"])
+    monkeypatch.setattr("subprocess.Popen", None)
+    check(wrong.SumDigest, [b"+a 1"])
+
+
+def test_what_cannot_be_imported_is_refused() -> None:
+    class Local(wrong.Ledger):
+        pass
+
+    with pytest.raises(TypeError, match="Define it at the top level"):
+        check(Local, [])
+    with pytest.raises(TypeError, match="no machine: it has no apply, items, load, freeze"):
+        check(int, [])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="not str"):
+        check(wrong.Ledger, ["+a 1"])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="2 commands and 0 times"):
+        check(wrong.Ledger, [b"", b""], times=[])
+    with pytest.raises(ValueError, match="without a time zone"):
+        check(wrong.Ledger, [b""], times=[datetime(2026, 1, 1)])
+    with pytest.raises(ValueError, match="two at least"):
+        check(wrong.Ledger, [], processes=1)
+
+
+PROGRAM = """
+import sys
+sys.path[:] = {path!r}
+from wrong_machines import Ledger
+from alpo.rsm import check
+
+class Mine(Ledger):
+    pass
+
+{guard}
+    print(check(Mine, [b"+a 1"]).complete)
+"""
+
+
+@pytest.mark.parametrize(("guard", "printed"), [
+    ('if __name__ == "__main__":', "True"), ("if True:", "call it below `if __name__ == '__main__':`"),
+])
+def test_a_program_may_check_its_own_class(tmp_path: Path, guard: str, printed: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM.format(path=sys.path, guard=guard))
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120, check=False)
+    assert printed in done.stdout + done.stderr
+
+
+def test_a_module_that_was_changed_is_imported_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    module = tmp_path / "changing_machine.py"
+    for number, base in enumerate(("Ledger", "SharedInFreeze")):
+        module.write_text(f"from wrong_machines import {base}\nclass Machine({base}): pass\n")
+        os.utime(module, (number, number))
+        monkeypatch.delitem(sys.modules, "changing_machine", raising=False)
+        machine = __import__("changing_machine").Machine
+        if base == "Ledger":
+            assert check(machine, [b"+a 1"]).complete
+        else:
+            assert "freeze() shares" in found(machine, [b"+a 1"]).cause
+
+
+def test_a_module_that_cannot_be_imported_elsewhere_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, line in (("only_here", "raise KeyError('not here')"), ("dies_there", "os._exit(4)")):
+        text = f"import os\nfrom wrong_machines import Ledger\nif os.getpid() != {os.getpid()}:\n    {line}\n"
+        (tmp_path / f"{name}.py").write_text(f"{text}class Machine(Ledger): pass\n")
+        with pytest.raises(ImportError, match=r"not here|exit status 4"):
+            check(__import__(name).Machine, [])
+
+
+KILLED = """
+import os
+from alpo.rsm import check_children
+print(*check_children.kept_pids(), flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_no_process_outlives_this_one(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    guarded = PROGRAM.format(path=sys.path, guard='if __name__ == "__main__":')
+    program.write_text(guarded + "".join(f"    {line}\n" for line in KILLED.splitlines()))
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == -9, done.stderr
+    pids = done.stdout.splitlines()[-1].split()
+    assert len(pids) == 4
+    while any(Path("/proc", pid).exists() for pid in pids):
+        pass

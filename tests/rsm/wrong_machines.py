@@ -5,13 +5,19 @@ Commands of the ledger: ``+name amount`` puts money into an account, ``-name amo
 
 from __future__ import annotations
 
+import enum
 import os
 import random
 import time
 import uuid
+from collections import OrderedDict, deque
 from collections.abc import Iterable
-from datetime import date, datetime
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from functools import lru_cache
 from os import urandom
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from alpo.rsm.contract import At
@@ -60,6 +66,60 @@ class SumDigest(Ledger):
 
     def digest(self) -> bytes:
         return repr(sorted(self.accounts.items())).encode()
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+@dataclass(slots=True)
+class Row:
+    name: str
+    rest: object = None
+
+
+class Refused(Exception):
+    """An error of one's own, with more than a text."""
+
+    def __init__(self, name: str, row: Row) -> None:
+        super().__init__(name, row)
+        self.row = row
+
+
+@lru_cache
+def doubled(amount: int) -> int:
+    return 2 * amount
+
+
+class Odd(Ledger):
+    """A right one, with answers of many kinds, a cache outside, and copies that share until they are changed."""
+
+    shared = False
+
+    def answer(self, name: str, at: At) -> object:
+        has, row = self.accounts[name], Row(name)
+        row.rest = row  # a circle
+        if has == 1:
+            raise AssertionError("refused before")
+        soon = at.time + timedelta(hours=1)
+        return [
+            row, Colour.RED, Decimal(has) / 3, {name, "x", "y", "z"}, {1.5: float("nan"), (): at}, OrderedDict(a=soon),
+            soon.date(), soon - at.time, doubled(has), str.upper, datetime(2026, 1, 1) < soon.replace(tzinfo=None),
+            isinstance(soon, datetime), isinstance(soon, date), Path("/"), deque([bytearray(b"1")]), self.apply is None,
+        ]
+
+    def apply(self, command: bytes, at: At) -> object:
+        name, amount = self.parsed(command)
+        if self.accounts.get(name, 0) + amount == 1:
+            raise Refused(name, Row(name))
+        if self.shared:
+            self.accounts, self.shared = dict(self.accounts), False
+        return super().apply(command, at)
+
+    def freeze(self) -> Self:
+        copy = type(self)()
+        copy.accounts, copy.shared, self.shared = self.accounts, True, True
+        return copy
 
 
 class SetIteration(Ledger):
@@ -151,7 +211,7 @@ class Untamed(Ledger):
 
 class Place(Ledger):
     def answer(self, name: str, at: At) -> object:
-        return os.getcwd()
+        return str(Path.cwd())
 
 
 class Zone(Ledger):
@@ -303,7 +363,7 @@ class SystemExits(Ledger):
 
 
 class Coroutine(Ledger):
-    async def apply(self, command: bytes, at: At) -> object:  # type: ignore[override]
+    async def apply(self, command: bytes, at: At) -> object:
         return None
 
 
