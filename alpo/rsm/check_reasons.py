@@ -57,7 +57,6 @@ PLAIN = ("lost", *_OF_WHAT)
 _FOLDED = {
     "alone": "command by command", "again": "by a second machine of the same process",
     "looked": "with items() twice after each command", "beside": "in turns with another machine of the same process",
-    "saved": "saved and loaded after each command", "grouped": "saved and loaded after groups of commands",
     "loaded": "by a copy that was loaded {at}", "frozen": "frozen {at}, while the original went on",
     "written": "by a copy that was frozen {at}", "original": "left alone {at}, while a frozen copy went on",
 }
@@ -140,7 +139,7 @@ def of_fault(found: Difference) -> str:
         return _OF_WHAT[fault.what]
     if fault.what == "raised" and fault.way != "frozen":
         return _LOAD_RAISES if fault.one == "load()" else _RAISES
-    cause = _LOADED[fault.what] if fault.way in ("saved", "grouped", "loaded") else _OF_WAYS[fault.way]
+    cause = _LOADED[fault.what] if fault.way == "loaded" else _OF_WAYS[fault.way]
     return cause + (_FLOATS if _close(fault) else "")
 
 

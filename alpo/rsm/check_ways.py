@@ -1,7 +1,7 @@
 """Ways of folding the same commands in one process, for `alpo.rsm.check`: each must give what the first one gave.
 
-The first fold takes one command after the other and nothing else, the second looks at the machine after each. Others
-save, load, freeze and go on at every point, or have a second machine beside.
+The first fold takes one command after the other and nothing else; another looks at the machine after each. Others load
+and freeze copies at every point and go on with either, or have a second machine beside.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .contract import At, Machine, checked_items, own_digest
 
 #: Points at which a machine is looked at: every one of so many, else as many, spread.
 POINTS_MAX = 200
-#: Commands that all copies loaded at some point fold on, at most, and of each at least.
-ON_STEPS, ON_STEPS_MIN = 1200, 3
+#: Commands that loaded copies fold on, all together, and each at least; and copies that fold on to the end.
+ON_STEPS, ON_STEPS_MIN, TO_THE_END = 1200, 3, 4
 #: Commands that a frozen copy is made to fold, to see that the original stays.
 WRITTEN = 2
 #: Commands, at most, of which answers and pieces are told as text.
@@ -31,7 +31,7 @@ _HEAD_BYTES, _HEADS_MAX = 120, 1000
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)  # noqa: UP017 - not the class of the child's clock
 
 CALLS = ("apply()", "items()", "load()", "freeze()", "digest()", "the class")
-WAYS = ("alone", "again", "looked", "beside", "saved", "grouped", "loaded", "frozen", "written", "original")
+WAYS = ("alone", "again", "looked", "beside", "loaded", "frozen", "written", "original")
 Mark = Callable[[int, int, int], None]
 T = TypeVar("T")
 
@@ -260,29 +260,6 @@ def beside(fold: Fold) -> None:
             fold.same(fold.look(machine, index), index)
 
 
-def saved(fold: Fold) -> None:
-    """Go on with a machine that is saved and loaded after every command."""
-    _saved_each(fold, "saved", 1)
-
-
-def grouped(fold: Fold) -> None:
-    """Go on with a machine that is saved and loaded after groups of commands."""
-    for size in (2, 3, 7):
-        if size < len(fold.commands):
-            _saved_each(fold, "grouped", size)
-
-
-def _saved_each(fold: Fold, way: str, size: int) -> None:
-    machine = fold.begin(way)
-    for index in range(-1, len(fold.commands)):
-        if index >= 0:
-            fold.step(machine, index)
-        if index in fold.looks and (index + 1) % size == 0:
-            fold.start = index
-            machine = fold.load(fold.items(fold.freeze(machine, index), index), index)
-            fold.same(fold.look(machine, index), index)
-
-
 def points_passed(fold: Fold, machine: Machine) -> Iterator[int]:
     """Fold everything and compare the answers; each point when the machine is there."""
     for index in range(-1, len(fold.commands)):
@@ -295,39 +272,38 @@ def points_passed(fold: Fold, machine: Machine) -> Iterator[int]:
 
 
 def loaded(fold: Fold) -> None:
-    """Load a copy at each point, and fold on with it as far as the time bears."""
-    machine = fold.begin("loaded")
+    """Load a copy at each point and fold on with it for some commands; from a few points to the end."""
+    machine, last = fold.begin("loaded"), len(fold.commands) - 1
     steps = max(ON_STEPS_MIN, ON_STEPS // (len(fold.points) + 1))
+    far = fold.points[:: 1 + len(fold.points) // TO_THE_END]
     for index in points_passed(fold, machine):
-        copy = fold.load(fold.items(machine, index), index)
+        copy = fold.load(fold.items(fold.freeze(machine, index), index), index)
         fold.same(fold.look(copy, index), index)
-        end = min(index + steps, len(fold.commands) - 1)
+        end = last if index in far else min(index + steps, last)
         for on in range(index + 1, end + 1):
             fold.step(copy, on)
         fold.same(fold.look(copy, end), end)
 
 
 def frozen(fold: Fold) -> None:
-    """Freeze a copy at each point, and read its pieces while the original goes on, and once more at the end."""
-    machine, kept = fold.begin("frozen"), []
-    for index in range(-1, len(fold.commands)):
+    """Freeze a copy at each point, and read its pieces before, while and after the original goes on, and at the end."""
+    machine, last, kept = fold.begin("frozen"), len(fold.commands) - 1, []
+    for index in range(-1, last + 1):
+        after = min(index + 1, last)
         copy = fold.freeze(machine, index) if index in fold.looks else None
-        pieces: Iterator[bytes] = iter(())
-        begun: list[bytes] = []
+        pieces: Iterator[bytes] = checked_items(copy) if copy is not None else iter(())
+        begun = fold.called(1, index, partial(next_of, pieces))
+        if index < last:
+            fold.step(machine, after)
         if copy is not None:
             fold.start = index
-            pieces = checked_items(copy)
-            begun = fold.called(1, index, partial(next_of, pieces))
-        if index + 1 < len(fold.commands):
-            fold.step(machine, index + 1)
-        if copy is not None:
-            rest: list[bytes] = fold.called(1, index, partial(list, pieces))
-            fold.same(fold.look_at(begun + rest, copy, index), min(index + 1, len(fold.commands) - 1), index)
+            rest: list[bytes] = fold.called(1, after, partial(list, pieces))
+            fold.same(fold.look_at(begun + rest, copy, index), after, index)
+            fold.same(fold.look(copy, index), after, index)
             kept.append((index, copy))
-    last = len(fold.commands) - 1
-    for index, copy in kept:
-        fold.start = index
-        fold.same(fold.look(copy, index), last, index)
+            fold.start = -1
+    for fold.start, copy in kept:
+        fold.same(fold.look(copy, fold.start), last, fold.start)
 
 
 def next_of(pieces: Iterator[bytes]) -> list[bytes]:
@@ -363,7 +339,7 @@ def points_of(raised: list[bool]) -> list[int]:
 
 
 OTHERS: dict[str, Callable[[Fold], None]] = {
-    way.__name__: way for way in (beside, written, frozen, loaded, saved, grouped)
+    way.__name__: way for way in (beside, written, frozen, loaded)
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from datetime import datetime, timedelta, timezone
@@ -52,6 +53,9 @@ WRONG: dict[type[wrong.Ledger], tuple[int, int, str]] = {
     wrong.Zone: (0, 1, "working directory and the time zone"),
     wrong.SharedByAll: (0, 1, "an earlier machine of the same process"),
     wrong.SharedInFreeze: (0, 1, "freeze() shares"),
+    wrong.CopyWritesLate: (0, 1, "freeze() shares"),
+    wrong.OriginalWritesLate: (0, 1, "freeze() shares"),
+    wrong.LendsToCopies: (1, 2, "freeze() shares"),
     wrong.ChangesThenRaises: (2, 1, "check first, write after"),
     wrong.LoadForgets: (4, 2, "load() forgets"),
     wrong.ClockInLoad: (0, 1, "at.time"),
@@ -83,7 +87,9 @@ def test_a_wrong_machine_is_found(machine: type[wrong.Ledger]) -> None:
     assert repr(error.commands) in str(error)
 
 
-@pytest.mark.parametrize(("machine", "fewest"), [(wrong.SetIteration, 2), (wrong.SetInItems, 2), (wrong.SetInLoad, 2)])
+@pytest.mark.parametrize(("machine", "fewest"), [
+    (wrong.SetIteration, 2), (wrong.SetInItems, 2), (wrong.SetInLoad, 2), (wrong.DigestOfSet, 2),
+])
 def test_a_set_is_found(machine: type[wrong.Ledger], fewest: int) -> None:
     """Hash seeds differ, and with them at which command a set's order does."""
     error = found(machine)
@@ -113,12 +119,38 @@ def test_the_first_command_is_named_where_many_are_spread() -> None:
     assert error.index == 13 and error.commands == [b"+a 1"] * 7
 
 
+def test_so_is_what_was_changed_by_an_error_far_from_any_point() -> None:
+    error = found(wrong.ChangesThenRaises, [*([b"+a 1"] * 777), b"-b 1", *([b"+a 1"] * 800)])
+    assert error.index == 777 and error.commands == [b"- 1"]
+
+
+def test_a_copy_folds_on_for_long() -> None:
+    error = found(wrong.LoadTires, [b"+a 1"] * 190)
+    assert error.index == 59 and len(error.commands) == 60
+
+
+def test_the_moment_of_garbage_collection_is_found() -> None:
+    assert re.search("garbage|address", found(wrong.Garbage).cause)
+
+
+class Here(wrong.Exits):
+    """A machine of a test's own module."""
+
+
+def test_a_class_of_a_tests_module_is_found_and_the_commands_are_made_short() -> None:
+    error = found(Here)
+    assert error.index == 8 and error.commands == [b"+ 7"]
+
+
 def test_times_are_the_machines_and_are_told() -> None:
     times = [datetime(2030, 1, 1, tzinfo=timezone.utc) + timedelta(days=day) for day in range(3)]  # noqa: UP017
     with pytest.raises(Nondeterministic) as raised:
         check(wrong.Clock, [b"+a 1", b"+b 1", b"+c 1"], times=times)
     assert raised.value.times is not None and raised.value.times[0] in times
-    assert check(wrong.Ledger, [b"+a 1", b"+b 1"], times=times).complete
+    assert check(wrong.Of2030, [b"+a 1"], times=times, version=2).complete
+    assert check(wrong.Of2030, [b"+a 1"], version=3).complete
+    with pytest.raises(Nondeterministic, match="SystemExit"):
+        check(wrong.Of2030, [b"+a 1"], times=times, version=3)
 
 
 def test_a_hang_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,5 +258,13 @@ def test_no_process_outlives_this_one(tmp_path: Path) -> None:
     assert done.returncode == -9, done.stderr
     pids = done.stdout.splitlines()[-1].split()
     assert len(pids) == 4
-    while any(Path("/proc", pid).exists() for pid in pids):
-        pass
+    while any(command_line(pid) for pid in pids):
+        os.sched_yield()
+
+
+def command_line(pid: str) -> str:
+    """The command line of a process; "" of one that has ended, even if nobody has asked for its status yet."""
+    try:
+        return Path("/proc", pid, "cmdline").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""

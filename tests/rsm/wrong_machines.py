@@ -10,6 +10,7 @@ import os
 import random
 import time
 import uuid
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -187,6 +188,101 @@ class SharedInFreeze(Ledger):
         return copy
 
 
+class CopyWritesLate(Ledger):
+    """A copy that copies before it writes; the original does not."""
+
+    shared = False
+
+    def apply(self, command: bytes, at: At) -> object:
+        if self.shared:
+            self.accounts, self.shared = dict(self.accounts), False
+        return super().apply(command, at)
+
+    def freeze(self) -> Self:
+        copy = type(self)()
+        copy.accounts, copy.shared = self.accounts, True
+        return copy
+
+
+class OriginalWritesLate(CopyWritesLate):
+    """Wrong the other way round."""
+
+    def freeze(self) -> Self:
+        copy = type(self)()
+        copy.accounts, self.shared = self.accounts, True
+        return copy
+
+
+class LendsToCopies(Ledger):
+    """A copy gets a dict of its own when the original writes, which who is reading the pieces then does not see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copies: list[Self] = []
+        self.borrows = False
+
+    def apply(self, command: bytes, at: At) -> object:
+        for machine in (self, *self.copies):
+            if machine.borrows:
+                machine.accounts, machine.borrows = dict(machine.accounts), False
+        self.copies.clear()
+        return super().apply(command, at)
+
+    def items(self) -> Iterable[bytes]:
+        for name, amount in self.accounts.items():
+            yield f"{name} {amount}".encode()
+
+    def freeze(self) -> Self:
+        copy = super().freeze()
+        copy.accounts, copy.borrows = self.accounts, True
+        self.copies.append(copy)
+        return copy
+
+
+class LoadTires(Ledger):
+    """Wrong long after it was loaded."""
+
+    left = -1
+
+    def answer(self, name: str, at: At) -> object:
+        self.left -= 1
+        return self.left == 0
+
+    @classmethod
+    def load(cls, items: Iterable[bytes]) -> Self:
+        machine = super().load(items)
+        machine.left = 60
+        return machine
+
+    def freeze(self) -> Self:
+        copy = super().freeze()
+        copy.left = self.left
+        return copy
+
+
+class Garbage(Ledger):
+    """Wrong by when garbage is collected."""
+
+    last: Any = None
+
+    def answer(self, name: str, at: At) -> object:
+        before, row = self.last, Held()
+        row.held = row
+        self.last = weakref.ref(row)
+        return before is not None and before() is None
+
+
+class Held:
+    held: Any = None
+
+
+class Of2030(Ledger):
+    def answer(self, name: str, at: At) -> object:
+        if at.time.year == 2030 and at.version == 3:
+            raise SystemExit
+        return None
+
+
 class Chance(Ledger):
     def answer(self, name: str, at: At) -> object:
         return random.randrange(1000)
@@ -337,6 +433,11 @@ class DigestOfMore(Ledger):
 
     def digest(self) -> bytes:
         return self.count.to_bytes(8, "big")
+
+
+class DigestOfSet(Ledger):
+    def digest(self) -> bytes:
+        return "".join({*self.accounts}).encode()
 
 
 class BlindDigest(Ledger):
