@@ -20,7 +20,7 @@ from .contract import At, Machine, checked_items, own_digest
 #: Points at which a machine is looked at: every one of so many, else as many, spread.
 POINTS_MAX = 200
 #: Commands that loaded copies fold on, all together, and each at least; and copies that fold on to the end.
-ON_STEPS, ON_STEPS_MIN, TO_THE_END = 1200, 3, 4
+ON_STEPS, ON_STEPS_MIN, TO_THE_END = 400, 3, 4
 #: Commands that a frozen copy is made to fold, to see that the original stays.
 WRITTEN = 2
 #: Commands, at most, of which answers and pieces are told as text.

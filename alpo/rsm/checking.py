@@ -49,11 +49,11 @@ class Nondeterministic(AssertionError):
     """
 
     def __init__(
-        self, text: str, commands: list[bytes], times: list[datetime] | None, index: int, command: bytes | None,
-        cause: str,
+        self, text: str, commands: Sequence[bytes] = (), times: list[datetime] | None = None, index: int = -1,
+        command: bytes | None = None, cause: str = "",
     ) -> None:
         super().__init__(text)
-        self.commands, self.times = commands, times
+        self.commands, self.times = list(commands), times
         self.index, self.command, self.cause = index, command, cause
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -24,20 +25,20 @@ COMMANDS = [
 
 def found(machine: type[wrong.Ledger], commands: list[bytes] = COMMANDS) -> Nondeterministic:
     with pytest.raises(Nondeterministic) as raised:
-        check(machine, commands)
+        check(machine, commands, limit_s=60, shrink_s=60)
     print(raised.value)
     return raised.value
 
 
 @pytest.mark.parametrize("machine", [wrong.Ledger, wrong.SumDigest, wrong.Odd])
 def test_a_right_machine_passes(machine: type[wrong.Ledger]) -> None:
-    done = check(machine, COMMANDS)
+    done = check(machine, COMMANDS, limit_s=60)
     assert done.commands == 13 and done.put_between == 34 and done.processes == 4 and done.complete
     assert done.applied > 4 * 13 * 9 and done.folds > 4 * 13 * 4 and done.points >= 4 * 14
 
 
 def test_so_do_no_commands_and_many() -> None:
-    assert check(wrong.Ledger, []).complete
+    assert check(wrong.Ledger, [], limit_s=60).complete
     many = check(wrong.Ledger, [b"+a%d %d" % (number % 10, number) for number in range(1500)], limit_s=60)
     assert many.complete and many.commands == 1500
 
@@ -69,6 +70,7 @@ WRONG: dict[type[wrong.Ledger], tuple[int, int, str]] = {
     wrong.SystemExits: (0, 1, "survive"),
     wrong.Coroutine: (0, 1, "do its work before it returns"),
     wrong.TextItems: (-1, 0, "only apply() may raise"),
+    wrong.LoadWantsAList: (-1, 0, "an iterator that is read once"),
     wrong.ItemsRaise: (1, 1, "only apply() may raise"),
     wrong.DictOrder: (3, 3, "another order"),
     wrong.LastAnswered: (4, 2, "all that answers depend on"),
@@ -124,6 +126,11 @@ def test_so_is_what_was_changed_by_an_error_far_from_any_point() -> None:
     assert error.index == 777 and error.commands == [b"- 1"]
 
 
+def test_a_frozen_copy_is_looked_at_once_more_at_the_end() -> None:
+    error = found(wrong.SharedWithin, [*([b"+a 0"] * 777), b"+b 13", *([b"+a 0"] * 800)])
+    assert error.commands == [b"+b 13"] and "freeze() shares" in error.cause
+
+
 def test_a_copy_folds_on_for_long() -> None:
     error = found(wrong.LoadTires, [b"+a 1"] * 190)
     assert error.index == 59 and len(error.commands) == 60
@@ -140,6 +147,8 @@ class Here(wrong.Exits):
 def test_a_class_of_a_tests_module_is_found_and_the_commands_are_made_short() -> None:
     error = found(Here)
     assert error.index == 8 and error.commands == [b"+ 7"]
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), vars(again)) == (str(error), vars(error))
 
 
 def test_times_are_the_machines_and_are_told() -> None:
@@ -168,7 +177,7 @@ def test_a_limit_ends_the_folds() -> None:
 @settings(max_examples=20)
 @given(st.lists(st.sampled_from(COMMANDS) | st.binary(max_size=6), max_size=8))
 def test_it_may_be_called_by_hypothesis(commands: list[bytes]) -> None:
-    assert check(wrong.Ledger, commands).complete
+    assert check(wrong.Ledger, commands, limit_s=60).complete
 
 
 def test_the_processes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +237,7 @@ def test_a_module_that_was_changed_is_imported_anew(tmp_path: Path, monkeypatch:
         monkeypatch.delitem(sys.modules, "changing_machine", raising=False)
         machine = __import__("changing_machine").Machine
         if base == "Ledger":
-            assert check(machine, [b"+a 1"]).complete
+            assert check(machine, [b"+a 1"], limit_s=60).complete
         else:
             assert "freeze() shares" in found(machine, [b"+a 1"]).cause
 

@@ -213,6 +213,34 @@ class OriginalWritesLate(CopyWritesLate):
         return copy
 
 
+class SharedWithin(Ledger):
+    """A list that is shared with copies, and seldom written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.thirteens: list[str] = []
+
+    def answer(self, name: str, at: At) -> object:
+        if self.accounts[name] == 13:
+            self.thirteens.append(name)
+        return None
+
+    def items(self) -> Iterable[bytes]:
+        return [" ".join(self.thirteens).encode(), *super().items()]
+
+    @classmethod
+    def load(cls, items: Iterable[bytes]) -> Self:
+        first, *accounts = items
+        machine = super().load(accounts)
+        machine.thirteens = first.decode().split()
+        return machine
+
+    def freeze(self) -> Self:
+        copy = super().freeze()
+        copy.thirteens = self.thirteens
+        return copy
+
+
 class LendsToCopies(Ledger):
     """A copy gets a dict of its own when the original writes, which who is reading the pieces then does not see."""
 
@@ -222,7 +250,8 @@ class LendsToCopies(Ledger):
         self.borrows = False
 
     def apply(self, command: bytes, at: At) -> object:
-        for machine in (self, *self.copies):
+        machines: list[LendsToCopies] = [self, *self.copies]
+        for machine in machines:
             if machine.borrows:
                 machine.accounts, machine.borrows = dict(machine.accounts), False
         self.copies.clear()
@@ -330,6 +359,13 @@ class LoadForgets(Ledger):
     @classmethod
     def load(cls, items: Iterable[bytes]) -> Self:
         return super().load(item for item in items if not item.endswith(b" 0"))
+
+
+class LoadWantsAList(Ledger):
+    @classmethod
+    def load(cls, items: Iterable[bytes]) -> Self:
+        assert len(items) < 100  # type: ignore[arg-type]
+        return super().load(items)
 
 
 class LastAnswered(Ledger):
