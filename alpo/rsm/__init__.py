@@ -6,6 +6,7 @@ same machinery; nothing in here knows what a machine does.
 
 from __future__ import annotations
 
+from .checking import Checked, Nondeterministic, check
 from .contract import At, Machine
 from .errors import (
     Behind,
@@ -24,7 +25,7 @@ from .snapshots import SnapshotInfo
 from .twin import SyncReplica, connect_sync
 
 __all__ = [
-    "At", "Behind", "Busy", "Corrupt", "Diverged", "Machine", "NewerFormat", "NewerVersion", "NotFounded", "Replica",
-    "ReplicaStatus", "SnapshotInfo", "SyncReplica", "Unrecoverable", "Unsettled", "WrongMachine", "connect",
-    "connect_sync",
+    "At", "Behind", "Busy", "Checked", "Corrupt", "Diverged", "Machine", "NewerFormat", "NewerVersion",
+    "Nondeterministic", "NotFounded", "Replica", "ReplicaStatus", "SnapshotInfo", "SyncReplica", "Unrecoverable",
+    "Unsettled", "WrongMachine", "check", "connect", "connect_sync",
 ]
