@@ -35,7 +35,7 @@ from alpo.wire.codec import decode_hello, decode_server, encode
 from alpo.wire.framing import FrameReader
 
 FRAME_BYTES_MAX = 1 << 25
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class HeldWriter:

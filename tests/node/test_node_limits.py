@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 import trio
 from node_rig import append, connect, connect_raw, founded, random_id, read, rig, until, writer_of
@@ -151,6 +153,8 @@ async def test_a_client_that_does_not_read_its_answers_is_not_read_either(monkey
                 while True:
                     await client.send(*(w.Status(n) for n in range(32)))
 
+            client.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * KIB)
+            served.link._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * KIB)
             nursery.start_soon(ask_for_ever)
             await until_waited_for(served.link)
             other = await connect(r.addresses[0])
