@@ -24,10 +24,10 @@ import anyio
 from alpo.core.requests import Appended, Code, Opened
 from alpo.errors import AlpoError, Closed, NoSpace, Refused, Unavailable
 from alpo.wire.client_codec import encode, encode_parts
-from alpo.wire.requests import AppendRefused, RequestRefused, ServerReply, Status, StatusAnswer
+from alpo.wire.requests import Append, AppendRefused, RequestRefused, ServerReply, Status, StatusAnswer
 
 from .arguments import Parcel, Place, check_name, need_append, need_seconds
-from .connection import Connection, Loan, Lost
+from .connection import LONG_S, Connection, Loan, Lost
 from .handle import Handle
 from .reasons import AWAY
 from .retry import Pauses
@@ -233,14 +233,19 @@ class Appender:
     # -- appends of threads -----------------------------------------------------------------------------------
 
     def note_lone(self, lone: bool) -> None:
-        """Note an append of a blocking caller, which is queued; ``lone``: nothing else was on the way to this log."""
+        """Note an append that its caller waits for, and which is queued; ``lone``: nothing else was on the way to this
+        log."""
         alone = lone and len(self._session.queue) + len(self._session.line) == 1
         self._lone = self._lone + 1 if alone else 0
 
+    def own_append(self, parcel: Parcel, serial: int, deadline_s: float) -> tuple[Handle, Append]:
+        """The handle and the frame of an append of who was lent the connection."""
+        return self._session.own_append(parcel, serial, deadline_s)
+
     async def _lend(self, connection: Connection, serial: int) -> list[ServerReply]:
-        """Lend the connection to threads, until it is taken back; returns what they heard and left. Raises `Lost`."""
+        """Lend the connection to callers, until it is taken back; returns what they heard and left. Raises `Lost`."""
         session = self._session
-        loan = Loan(connection, session.own_append, serial, session.sure_bytes, self._clock, self._timeout_s)
+        loan = Loan(connection, self.own_append, serial, session.sure_bytes, self._clock, self._timeout_s)
         self.loan = loan
         self._watch.ring()
         try:
@@ -261,13 +266,31 @@ class Appender:
         if loan.lost is not None:
             self._connection = None  # nothing more is sent there
         self._session.take_back(loan.serial, under_way)
-        self._heard_s = self._clock()
+        self._heard_s = self._clock() if under_way is None else loan.sent_s
         self._writer.ring()
+        self._watch.ring()
+
+    async def append_here(self, parcel: Parcel, timeout_s: float | None) -> Handle | None:
+        """Append by the loan, in the task of the caller; returns as `Loan.append`. The loan has ended unless the append
+        is done."""
+        loan = self.loan
+        assert loan is not None
+        handle: Handle | None = None
+        try:
+            handle = await loan.append_here(parcel, timeout_s)
+            return handle
+        finally:
+            if handle is None or handle.lsn is None:
+                self.end(loan)
+
+    def end(self, loan: Loan) -> None:
+        """End this loan, unless that was done."""
+        if self.loan is loan:
+            self.take_back()
 
     async def go_on(self, loan: Loan, handle: Handle) -> None:
         """End this loan, and wait for the append that was under way; `Handle.error` tells how it ended."""
-        if self.loan is loan:
-            self.take_back()
+        self.end(loan)
         with suppress(AlpoError):
             await handle
 
@@ -356,7 +379,7 @@ class Appender:
         stay = True
         for message in messages:
             stay = self._hear(connection, message) and stay
-        if not self._inquiry or any(not isinstance(message, StatusAnswer) for message in messages):
+        if messages and not (self._inquiry and all(isinstance(message, StatusAnswer) for message in messages)):
             self._heard_s = self._clock()  # a server that tells of itself, and answers no append, is silent
             self._stuck_s = STUCK_S
         if session.client is None:
@@ -474,10 +497,14 @@ class Appender:
         while True:
             while not self._wanted() and self.loan is None:
                 await self._watch.wait()
+            if self.loan is not None:
+                with anyio.move_on_after(LONG_S):
+                    await self._watch.wait()
+                if self.loan is not None and self.loan.left(self._clock()):
+                    self.take_back()
+                continue
             await anyio.sleep(TICK_S)
             now_s = self._clock()
-            if self.loan is not None and self.loan.left(now_s):
-                self.take_back()
             self._session.reason = self._servers.reason
             self._session.expire(now_s)
             self._inquire(now_s)

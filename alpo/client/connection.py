@@ -35,19 +35,17 @@ from contextlib import suppress
 import anyio
 
 from alpo._version import __version__
-from alpo.core.requests import Appended, Code
+from alpo.core.requests import Appended
 from alpo.core.settings import BATCH_BYTES_MOST
 from alpo.dialling import Unreachable, Way
-from alpo.errors import AlpoError, Overloaded, ProtocolError, Refused, TlsMismatch, Unavailable
+from alpo.errors import AlpoError, ProtocolError, TlsMismatch, Unavailable
 from alpo.secure import SecureSocket, TlsBroken, TlsLeft, Trust
 from alpo.tls import Rights
 from alpo.wire.client_codec import decode_hello, decode_server, encode
 from alpo.wire.framing import (
-    CLUSTER_TOLD,
     HELLO_BYTES_MAX,
     HTTP_TOLD,
     LOG_PORT_TOLD,
-    TLS_ONLY_TOLD,
     TLS_TOLD,
     FrameError,
     FrameReader,
@@ -68,7 +66,8 @@ from alpo.wire.shapes import version_told
 
 from .arguments import Parcel, need_seconds
 from .handle import Handle
-from .reasons import OtherCluster
+from .reasons import OtherCluster, of_problem
+from .tasks import running_loop
 
 #: `tcpi_bytes_acked` and `tcpi_bytes_received`, at offset 120 of Linux' `struct tcp_info`.
 _MOVED = struct.Struct("@QQ")
@@ -127,6 +126,7 @@ class Connection:
         self._frames = FrameReader(HELLO_BYTES_MAX)
         self._more = False
         self._request = 0
+        self._loop = running_loop()
 
     @staticmethod
     async def open(
@@ -171,7 +171,7 @@ class Connection:
         if isinstance(hello, Problem):
             if OLDEST_VERSION <= version_told(hello.text) < self.version:
                 return version_told(hello.text)
-            raise _problem(self.address, hello)
+            raise Lost(of_problem(self.address, hello))
         if not isinstance(hello, ServerHello):
             raise Lost(ProtocolError(f"{self.address} answered a client as a server answers another"))
         if cluster and hello.cluster and hello.cluster != cluster:
@@ -255,7 +255,7 @@ class Connection:
         """All messages that one receive completes, at least one. Raises `Lost`."""
         messages: list[ServerReply] = []
         while not messages:
-            await self._readable()
+            await self.readable()
             messages = self.receive_now()
         return messages
 
@@ -268,7 +268,7 @@ class Connection:
                 if isinstance(message, Problem):
                     if messages:
                         break  # the messages before the problem go first; the connection's end follows by itself
-                    raise _problem(self.address, message)
+                    raise Lost(of_problem(self.address, message))
                 messages.append(message)
         except WireError as error:
             raise Lost(ProtocolError(f"{self.address}: {error}")) from error
@@ -321,18 +321,22 @@ class Connection:
         return strange
 
     async def _receive_bodies(self) -> list[bytes | memoryview]:
-        await self._readable()
+        await self.readable()
         return self._bodies_now()
 
-    async def _readable(self) -> None:
+    async def readable(self) -> None:
         """Wait until something has arrived, or may have. Raises `Lost`."""
         if self._more:
             await anyio.lowlevel.checkpoint()
             return
         try:
-            await anyio.wait_readable(self._sock)
-        except (OSError, anyio.ClosedResourceError) as error:
+            await self._loop.readable(self._sock)
+        except (OSError, self._loop.closed_error) as error:
             raise _lost(self.address, error) from error
+
+    def disturb(self) -> None:
+        """Have the task that waits in `readable` get `Lost`, though the connection stays as it is."""
+        anyio.notify_closing(self._sock)
 
     def _bodies_now(self) -> list[bytes | memoryview]:
         """Receive once; returns the bodies of the frames that this completes. Raises `Lost`."""
@@ -387,6 +391,10 @@ _OWN_BYTES_MAX = 64 * 1024
 #: Longest wait of a thread until it looks whether the loan has ended. Seconds that the lender waits for a thread that
 #: uses the connection at this moment; seconds without an append until an unused loan is taken back.
 _LOOK_MS, _LET_GO_S, _UNUSED_S = 50, 0.25, 1.0
+#: Seconds without an answer after which an append is taken back, and between two looks at that. Appends that have not
+#: many times as long are the lender's, who looks at their deadlines more often.
+LONG_S = 0.15
+_OWN_S_MIN = 4 * LONG_S
 
 
 class Loan:
@@ -414,8 +422,11 @@ class Loan:
         self._lock = threading.Lock()
         self._under_way: list[Handle] = []
         self._over = self._broken = False
-        self._seen: tuple[int, Handle | None] = serial, None
-        self._seen_s = clock()
+        #: True while the append under way has been sent as a whole, and its answer is to be heard here.
+        self._waits = False
+        #: The time of the last append; and True while a task waits for its answer, and so has the connection.
+        self.sent_s = clock()
+        self._awaited = False
 
     def append(self, parcel: Parcel, timeout_s: float | None) -> Handle | None:
         """Append in this thread; None: that is for the lender to do. If the handle returned is not done, something
@@ -424,26 +435,14 @@ class Loan:
             need_seconds(timeout_s)
         inside = True
         try:
-            if not self._lock.acquire(blocking=False):
-                return None
-            busy = self._over or self._under_way or self.heard or self.lost or parcel.size > self._bytes_max
-            if busy or (self._poll.poll(0) and self._listen()):
-                self._lock.release()
-                return None
-            deadline_s = self._clock() + (self._timeout_s if timeout_s is None else timeout_s)
-            handle, message = self._make(parcel, self.serial, deadline_s)
-            self._under_way.append(handle)
-            if self._over and self._take() is not None:
-                return None
-            waits = self._send(message)
-            self._lock.release()
+            handle = self._begin(parcel, timeout_s)
             inside = False
-            while waits:
+            while handle is not None and self._waits:
                 self._poll.poll(_LOOK_MS)
                 inside = True
                 if not self._lock.acquire(blocking=False):
                     return handle
-                waits = not self._over and not self._hear(handle)
+                self._waits = not self._over and not self._hear(handle)
                 self._lock.release()
                 inside = False
             return handle
@@ -451,14 +450,53 @@ class Loan:
             self._broken = self._broken or inside
             raise
 
-    def _send(self, message: Append) -> bool:
-        """Send an append; True if all of it has gone."""
+    async def append_here(self, parcel: Parcel, timeout_s: float | None) -> Handle | None:
+        """Append as `append` does, in a task of the lender's loop. The lender gets the connection back when the task
+        waits no more. Once this has raised anything, the loan is to end."""
+        if timeout_s is not None:
+            need_seconds(timeout_s)
+        inside = True
+        try:
+            handle = self._begin(parcel, timeout_s)
+            while handle is not None and self._waits:
+                inside, self._awaited = False, True
+                await self._connection.readable()
+                inside, self._awaited = True, False
+                self._waits = not self._over and not self._hear(handle)
+            return handle
+        except Lost as lost:
+            self.lost = None if self._over else lost  # if it is over, the lender has woken this task
+            return handle
+        except BaseException:
+            self._broken = self._broken or inside
+            raise
+        finally:
+            self._awaited = False
+            if self._over:
+                self.ended.set()
+
+    def _begin(self, parcel: Parcel, timeout_s: float | None) -> Handle | None:
+        """Send an append; None: that is for the lender to do."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        seconds = self._timeout_s if timeout_s is None else timeout_s
+        unfit = parcel.size > self._bytes_max or seconds < _OWN_S_MIN
+        busy = self._over or self._under_way or self.heard or self.lost
+        if unfit or busy or (self._poll.poll(0) and self._listen()):
+            self._lock.release()
+            return None
+        self.sent_s = self._clock()
+        handle, message = self._make(parcel, self.serial, self.sent_s + seconds)
+        self._under_way.append(handle)
+        if self._over and self._take() is not None:
+            return None
         try:
             self._connection.send(message)
         except Lost as lost:
             self.lost = lost
-            return False
-        return not self._connection.backlog
+        self._waits = self.lost is None and not self._connection.backlog
+        self._lock.release()
+        return handle
 
     def _listen(self) -> bool:
         """Receive what has come; True if that is anything, or the end."""
@@ -485,12 +523,7 @@ class Loan:
 
     def left(self, now_s: float) -> bool:
         """True if it should end, as it was not used for long, or an append takes long; to be asked again and again."""
-        under_way = next(iter(self._under_way), None)
-        seen = self.serial, under_way
-        if seen == self._seen:
-            return under_way is not None or now_s - self._seen_s > _UNUSED_S
-        self._seen, self._seen_s = seen, now_s
-        return under_way is not None and under_way.deadline_s <= now_s
+        return now_s - self.sent_s >= (LONG_S if self._under_way else _UNUSED_S)
 
     def forked(self) -> None:
         """End it in a forked child: the answers on the connection are the parent's."""
@@ -502,7 +535,10 @@ class Loan:
         self._over = True
         if not free or self._broken:
             self._connection.close()
-        self.ended.set()
+        if not self._awaited:
+            self.ended.set()
+        elif not self._connection.closed:
+            self._connection.disturb()
         return self._take()
 
     def _take(self) -> Handle | None:
@@ -518,18 +554,6 @@ def _lost(address: str, error: Exception) -> Lost:
         return Lost(TlsMismatch(f"{address}: {error}"))
     text = (error.strerror or error) if isinstance(error, OSError) else "the connection was closed"
     return Lost(Unavailable(f"{address}: {text}"))
-
-
-def _problem(address: str, problem: Problem) -> Lost:
-    text = f"{address}: {problem.text}"
-    if problem.code == Code.NO_RIGHT:
-        return Lost((TlsMismatch if problem.text == TLS_ONLY_TOLD else Refused)(text))
-    if problem.code == Code.OVERLOADED:
-        return Lost(Overloaded(text))
-    _, told, theirs = problem.text.partition(CLUSTER_TOLD)
-    if told:
-        return Lost(Unavailable(text) if theirs.startswith(" none") else OtherCluster(text))
-    return Lost(ProtocolError(text))
 
 
 async def _greeted(way: Way, version: int, cluster: bytes, trust: Trust | None) -> tuple[Connection, int]:

@@ -19,6 +19,7 @@ from alpo.client.operator.sessions import ByHand
 from alpo.client.servers import Servers
 from alpo.core.entries import Entry, Kind, parts
 from alpo.errors import NotGuaranteed
+from alpo.wire.requests import Append
 from alpo_sim.checks import Broken
 
 #: An append in the log: client, serial, payloads.
@@ -58,6 +59,11 @@ class _WatchedAppender(Appender):
         handle = super().append(parcel, place, sparse, deadline_s, awaited)
         self._keep(handle)
         return handle
+
+    def own_append(self, parcel: Parcel, serial: int, deadline_s: float) -> tuple[Handle, Append]:
+        handle, message = super().own_append(parcel, serial, deadline_s)
+        self._keep(handle)
+        return handle, message
 
 
 @dataclass(slots=True)

@@ -52,6 +52,8 @@ def _items(value: Any) -> list[tuple[int, bytes]]:
 #: Types of the fields of an Append, and the bytes of the head of a packed list of one binary, by the binary's type.
 _APPEND_TYPES = (str, int, int, bool, bool, bytes)
 _ONE_HEADS = {0xC4: 3, 0xC5: 4, 0xC6: 6}
+#: Types of the fields of an Appended with consecutive LSNs.
+_APPENDED_TYPES = (str, int, tuple, bool)
 
 
 def _append(values: tuple[Any, ...]) -> r.Append | None:
@@ -98,6 +100,22 @@ def _lsns(value: Any) -> Sequence[int]:
 
 def _plain_lsns(lsns: Sequence[int]) -> Any:
     return (lsns[0], len(lsns)) if isinstance(lsns, range) else pack(lsns)
+
+
+def _appended(values: tuple[Any, ...]) -> q.Appended | None:
+    """The Appended of these fields, if one look tells that they are sound and its LSNs are consecutive; None: see
+    `build`."""
+    if tuple(map(type, values)) != _APPENDED_TYPES:
+        return None
+    client, serial, lsns, duplicate = values
+    if len(lsns) != 2 or not type(lsns[0]) is type(lsns[1]) is int:
+        return None
+    first, number = lsns
+    if not (0 < serial <= s.INT_MAX and 0 < number <= ITEMS_MAX and 0 < first <= s.INT_MAX - number + 1):
+        return None
+    if not 0 < len(client.encode()) <= CLIENT_BYTES_MAX:
+        return None
+    return q.Appended(None, client, serial, range(first, first + number), duplicate)
 
 
 _rows = s.rows(ROWS_MAX, str, int, int, int, int)
@@ -215,7 +233,8 @@ REPLIES = (
     Shape(49, q.HandedOver, (s.number, s.number, s.number)),
 )
 
-_APPEND_NUMBER, _APPENDED = REQUESTS[0].number, REPLIES[0]
+_APPEND, _APPENDED = REQUESTS[0], REPLIES[0]
+_APPEND_NUMBER = _APPEND.number
 
 #: Replies of the core that are sent as a `Done`, with its number.
 _DONE_NUMBERS: dict[type, Callable[[Any], int]] = {
@@ -241,6 +260,8 @@ def encode(
     Raises `WireError` for a value that cannot be packed; fields are checked only on arrival.
     """
     shape = _BY_CLASS[version].get(type(message))
+    if shape is _APPEND:  # every append comes here
+        return frame(pack((_APPEND_NUMBER, *message[:-1], pack(message[-1]))))
     if shape is None:
         shape, message = _DONE, r.Done(message[0], _DONE_NUMBERS[type(message)](message))  # type: ignore[arg-type]
     return frame(pack(s.plain_fields(shape, message)))
@@ -292,7 +313,11 @@ def decode_client(body: bytes | memoryview, version: int = r.VERSION) -> r.Clien
 
 def decode_server(body: bytes | memoryview, version: int = r.VERSION) -> r.ServerReply | r.Problem:
     """Decode a server's answer to a client, or its `Problem`. Raises `WireError`."""
-    return _decode(unpack_message(body), _BY_NUMBER_REPLY[version], "an answer")  # type: ignore[no-any-return]
+    fields = unpack_message(body)
+    answer = _appended(fields[1:]) if fields[0] == _APPENDED.number else None
+    if answer is not None:
+        return answer
+    return _decode(fields, _BY_NUMBER_REPLY[version], "an answer")  # type: ignore[no-any-return]
 
 
 def _decode(fields: tuple[Any, ...], known: dict[int, Shape], what: str) -> Any:
