@@ -245,7 +245,7 @@ class Appender:
     async def _lend(self, connection: Connection, serial: int) -> list[ServerReply]:
         """Lend the connection to callers, until it is taken back; returns what they heard and left. Raises `Lost`."""
         session = self._session
-        loan = Loan(connection, self.own_append, serial, session.sure_bytes, self._clock, self._timeout_s)
+        loan = Loan(connection, self.own_append, serial, session.sure_bytes, self._clock, self._timeout_s, self.end)
         self.loan = loan
         self._watch.ring()
         try:
@@ -269,19 +269,6 @@ class Appender:
         self._heard_s = self._clock() if under_way is None else loan.sent_s
         self._writer.ring()
         self._watch.ring()
-
-    async def append_here(self, parcel: Parcel, timeout_s: float | None) -> Handle | None:
-        """Append by the loan, in the task of the caller; returns as `Loan.append`. The loan has ended unless the append
-        is done."""
-        loan = self.loan
-        assert loan is not None
-        handle: Handle | None = None
-        try:
-            handle = await loan.append_here(parcel, timeout_s)
-            return handle
-        finally:
-            if handle is None or handle.lsn is None:
-                self.end(loan)
 
     def end(self, loan: Loan) -> None:
         """End this loan, unless that was done."""

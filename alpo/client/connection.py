@@ -161,7 +161,8 @@ class Connection:
         bodies: list[bytes | memoryview] = []
         while not bodies:
             try:
-                bodies = await self._receive_bodies()
+                await self.readable()
+                bodies = self._bodies_now()
             except _Strange as strange:
                 raise await self._judge_stranger(strange) from strange
         try:
@@ -295,7 +296,8 @@ class Connection:
             with anyio.move_on_after(_STRANGER_S):
                 self.send_now(b"\r\n\r\n")
                 while True:
-                    await self._receive_bodies()
+                    await self.readable()
+                    self._bodies_now()
         except _Strange as strange:
             raise await self._judge_stranger(strange) from strange
         except Lost:
@@ -319,10 +321,6 @@ class Connection:
         if strange.what == TLS_TOLD and self._rights is None:
             return Lost(TlsMismatch(f"{self.address}: a port with TLS answers there; {_GIVE_TLS}"))
         return strange
-
-    async def _receive_bodies(self) -> list[bytes | memoryview]:
-        await self.readable()
-        return self._bodies_now()
 
     async def readable(self) -> None:
         """Wait until something has arrived, or may have. Raises `Lost`."""
@@ -401,12 +399,12 @@ class Loan:
     """An idle connection in the hands of threads, which append by themselves, one at a time.
 
     ``make``: makes an append's handle and message of (parcel, serial, deadline); ``serial``: the next; ``bytes_max``:
-    size of a parcel that is not too large.
+    size of a parcel that is not too large; ``give_back``: ends the loan.
     """
 
     def __init__(
         self, connection: Connection, make: Callable[[Parcel, int, float], tuple[Handle, Append]], serial: int,
-        bytes_max: int, clock: Callable[[], float], timeout_s: float,
+        bytes_max: int, clock: Callable[[], float], timeout_s: float, give_back: Callable[[Loan], None],
     ) -> None:
         self.serial = serial
         #: Messages that a thread heard and left; and the end of the connection, if it met that.
@@ -418,6 +416,7 @@ class Loan:
         self._bytes_max = min(bytes_max, _OWN_BYTES_MAX)
         self._clock = clock
         self._timeout_s = timeout_s
+        self._give_back = give_back
         self._poll = connection.new_poll()
         self._lock = threading.Lock()
         self._under_way: list[Handle] = []
@@ -451,11 +450,10 @@ class Loan:
             raise
 
     async def append_here(self, parcel: Parcel, timeout_s: float | None) -> Handle | None:
-        """Append as `append` does, in a task of the lender's loop. The lender gets the connection back when the task
-        waits no more. Once this has raised anything, the loan is to end."""
+        """Append as `append` does, in a task of the lender's loop; unless that is done, the loan has ended then."""
         if timeout_s is not None:
             need_seconds(timeout_s)
-        inside = True
+        inside, handle = True, None
         try:
             handle = self._begin(parcel, timeout_s)
             while handle is not None and self._waits:
@@ -463,17 +461,19 @@ class Loan:
                 await self._connection.readable()
                 inside, self._awaited = True, False
                 self._waits = not self._over and not self._hear(handle)
-            return handle
         except Lost as lost:
-            self.lost = None if self._over else lost  # if it is over, the lender has woken this task
-            return handle
+            self.lost = self.lost if self._over else lost  # the lender has woken this task, if it is over
         except BaseException:
             self._broken = self._broken or inside
             raise
         finally:
-            self._awaited = False
+            if handle is not None:
+                self._awaited = False
             if self._over:
                 self.ended.set()
+            elif handle is None or handle.lsn is None:
+                self._give_back(self)
+        return handle
 
     def _begin(self, parcel: Parcel, timeout_s: float | None) -> Handle | None:
         """Send an append; None: that is for the lender to do."""
@@ -535,6 +535,8 @@ class Loan:
         self._over = True
         if not free or self._broken:
             self._connection.close()
+        elif not (self._under_way or self.heard or self.lost or self._connection.closed) and self._poll.poll(0):
+            self._listen()  # a server that has gone is sent nothing more
         if not self._awaited:
             self.ended.set()
         elif not self._connection.closed:

@@ -303,7 +303,8 @@ class Log(AsyncOnly, Reading, StatusCalls, SessionCalls, CursorCalls, MemberCall
         """Queue an append and wait for its outcome."""
         appender = self._appender
         appender.tasks.need_home()
-        handle = await appender.append_here(parcel, timeout_s) if appender.loan is not None and place is None else None
+        loan = appender.loan if place is None else None
+        handle = await loan.append_here(parcel, timeout_s) if loan is not None else None
         if handle is None:
             deadline_s = appender.deadline_s(timeout_s)
             await appender.wait_room(parcel.size, deadline_s)
