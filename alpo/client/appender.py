@@ -5,8 +5,8 @@ Laws:
 * `session` decides what is sent and what an answer means; this module decides only where and when.
 * Everything that queued goes into one frame; everything that one receive brought is heard before anything is sent.
 * No task, event or timer per append: deadlines are looked at every `TICK_S`.
-* Threads may append by themselves once `LONE` of their appends in a row met nothing else under way: the connection and
-  the serials are lent to them, until anything else comes.
+* Callers that wait may append by themselves, in their own task or thread, once `LONE` of their appends in a row met
+  nothing else under way: the connection and the serials are lent to them, until anything else comes.
 * A server that is silent while appends are unanswered is suspected: the others are asked who leads, and the connection
   is given up only for a better one.
 """
@@ -24,10 +24,10 @@ import anyio
 from alpo.core.requests import Appended, Code, Opened
 from alpo.errors import AlpoError, Closed, NoSpace, Refused, Unavailable
 from alpo.wire.client_codec import encode, encode_parts
-from alpo.wire.requests import Append, AppendRefused, RequestRefused, ServerReply, Status, StatusAnswer
+from alpo.wire.requests import AppendRefused, RequestRefused, ServerReply, Status, StatusAnswer
 
 from .arguments import Parcel, Place, check_name, need_append, need_seconds
-from .connection import LONG_S, Connection, Loan, Lost
+from .connection import LONG_S, Connection, Loan, Lost, Maker
 from .handle import Handle
 from .reasons import AWAY
 from .retry import Pauses
@@ -44,7 +44,7 @@ PROBE_EVERY_S, PROBE_S = 0.2, 1.0
 #: Seconds before a deadline from which on a leader that has not answered is asked what it lacks, and between two such
 #: questions.
 INQUIRE_S = 1.0
-#: Appends of blocking callers in a row, each with nothing else under way, before threads append by themselves.
+#: Appends of waiting callers in a row, each with nothing else under way, before callers append by themselves.
 LONE = 8
 #: Longest wait for the answers that are still on their way from a server that leads no more.
 PARTING_S = 0.02
@@ -85,7 +85,7 @@ class Appender:
         #: Number of the latest question about what the leader lacks, on the connection that it was sent on.
         self._inquiry = 0
         self._inquired_s = 0.0
-        #: The loan to threads, while there is one; and the number of lone appends in a row.
+        #: The loan to callers, while there is one; and the number of lone appends in a row.
         self.loan: Loan | None = None
         self._lone = 0
         #: The pauses before appends without an answer are sent again.
@@ -230,7 +230,7 @@ class Appender:
         self.close(why)
         self._servers.close(why)
 
-    # -- appends of threads -----------------------------------------------------------------------------------
+    # -- appends of callers -----------------------------------------------------------------------------------
 
     def note_lone(self, lone: bool) -> None:
         """Note an append that its caller waits for, and which is queued; ``lone``: nothing else was on the way to this
@@ -238,14 +238,15 @@ class Appender:
         alone = lone and len(self._session.queue) + len(self._session.line) == 1
         self._lone = self._lone + 1 if alone else 0
 
-    def own_append(self, parcel: Parcel, serial: int, deadline_s: float) -> tuple[Handle, Append]:
-        """The handle and the frame of an append of who was lent the connection."""
-        return self._session.own_append(parcel, serial, deadline_s)
+    @property
+    def maker(self) -> Maker:
+        """The maker of appends of those to whom the connection is lent."""
+        return self._session.own_append
 
     async def _lend(self, connection: Connection, serial: int) -> list[ServerReply]:
         """Lend the connection to callers, until it is taken back; returns what they heard and left. Raises `Lost`."""
         session = self._session
-        loan = Loan(connection, self.own_append, serial, session.sure_bytes, self._clock, self._timeout_s, self.end)
+        loan = Loan(connection, self.maker, serial, session.sure_bytes, self._clock, self._timeout_s, self.end)
         self.loan = loan
         self._watch.ring()
         try:
@@ -257,7 +258,7 @@ class Appender:
         return loan.heard
 
     def take_back(self) -> None:
-        """End the loan to threads, if there is one: the append under way is sent, and goes on here."""
+        """End the loan to callers, if there is one: the append under way is sent, and goes on here."""
         loan, self.loan = self.loan, None
         if loan is None:
             return

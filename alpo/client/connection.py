@@ -9,9 +9,10 @@ Laws:
 
 Laws of a `Loan`:
 
-* Whoever holds its lock uses the connection, and its lender takes the lock for ever: then the threads are out.
+* Whoever holds its lock uses the connection, and its lender takes the lock for ever: then the threads are out. A task
+  that waits holds no lock: the lender wakes it, and goes on once it is out.
 * An append under way is in ``_under_way`` from before its first byte is sent until its outcome is known; who takes it
-  out of there sees to it. So an exception in the thread (a signal's, at any place) loses none and doubles none.
+  out of there sees to it. So an exception in the caller (a signal's, at any place) loses none and doubles none.
 * After an exception, or if a thread does not let go (a signal's handler that waits for this very log), nobody knows how
   much was sent or received: the connection is closed, and the append is sent again elsewhere.
 
@@ -31,6 +32,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeAlias
 
 import anyio
 
@@ -393,21 +395,20 @@ _LOOK_MS, _LET_GO_S, _UNUSED_S = 50, 0.25, 1.0
 #: many times as long are the lender's, who looks at their deadlines more often.
 LONG_S = 0.15
 _OWN_S_MIN = 4 * LONG_S
+#: Makes the handle and the message of an append of this parcel, serial and deadline.
+Maker: TypeAlias = Callable[[Parcel, int, float], tuple[Handle, Append]]
 
 
 class Loan:
-    """An idle connection in the hands of threads, which append by themselves, one at a time.
-
-    ``make``: makes an append's handle and message of (parcel, serial, deadline); ``serial``: the next; ``bytes_max``:
-    size of a parcel that is not too large; ``give_back``: ends the loan.
-    """
+    """An idle connection in the hands of threads and tasks, which append by themselves, one at a time. ``serial``: the
+    next; ``bytes_max``: size of a parcel that is not too large; ``give_back``: ends the loan."""
 
     def __init__(
-        self, connection: Connection, make: Callable[[Parcel, int, float], tuple[Handle, Append]], serial: int,
-        bytes_max: int, clock: Callable[[], float], timeout_s: float, give_back: Callable[[Loan], None],
+        self, connection: Connection, make: Maker, serial: int, bytes_max: int, clock: Callable[[], float],
+        timeout_s: float, give_back: Callable[[Loan], None],
     ) -> None:
         self.serial = serial
-        #: Messages that a thread heard and left; and the end of the connection, if it met that.
+        #: Messages that a caller heard and left; and the end of the connection, if it met that.
         self.heard: list[ServerReply] = []
         self.lost: Lost | None = None
         self.ended = anyio.Event()
@@ -421,11 +422,9 @@ class Loan:
         self._lock = threading.Lock()
         self._under_way: list[Handle] = []
         self._over = self._broken = False
-        #: True while the append under way has been sent as a whole, and its answer is to be heard here.
-        self._waits = False
-        #: The time of the last append; and True while a task waits for its answer, and so has the connection.
-        self.sent_s = clock()
-        self._awaited = False
+        self.sent_s = clock()  # of the last append
+        #: True while an append has been sent as a whole, and is to be answered; and while a task waits for that.
+        self._waits = self._awaited = False
 
     def append(self, parcel: Parcel, timeout_s: float | None) -> Handle | None:
         """Append in this thread; None: that is for the lender to do. If the handle returned is not done, something
@@ -491,7 +490,7 @@ class Loan:
         if self._over and self._take() is not None:
             return None
         try:
-            self._connection.send(message)
+            self._connection.send_now(encode(message, self._connection.version))
         except Lost as lost:
             self.lost = lost
         self._waits = self.lost is None and not self._connection.backlog
@@ -545,10 +544,9 @@ class Loan:
 
     def _take(self) -> Handle | None:
         """Take the append under way out of there; None if another thread was faster, or there is none."""
-        try:
+        with suppress(IndexError):
             return self._under_way.pop()
-        except IndexError:
-            return None
+        return None
 
 
 def _lost(address: str, error: Exception) -> Lost:

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from alpo.client.appender import Appender
 from alpo.client.arguments import After, Item, Parcel, Payload, Place
+from alpo.client.connection import Maker
 from alpo.client.handle import Handle
 from alpo.client.log import Log
 from alpo.client.operator.sessions import ByHand
@@ -60,10 +61,16 @@ class _WatchedAppender(Appender):
         self._keep(handle)
         return handle
 
-    def own_append(self, parcel: Parcel, serial: int, deadline_s: float) -> tuple[Handle, Append]:
-        handle, message = super().own_append(parcel, serial, deadline_s)
-        self._keep(handle)
-        return handle, message
+    @property
+    def maker(self) -> Maker:
+        make = super().maker
+
+        def kept(parcel: Parcel, serial: int, deadline_s: float) -> tuple[Handle, Append]:
+            handle, message = make(parcel, serial, deadline_s)
+            self._keep(handle)
+            return handle, message
+
+        return kept
 
 
 @dataclass(slots=True)

@@ -52,8 +52,6 @@ def _items(value: Any) -> list[tuple[int, bytes]]:
 #: Types of the fields of an Append, and the bytes of the head of a packed list of one binary, by the binary's type.
 _APPEND_TYPES = (str, int, int, bool, bool, bytes)
 _ONE_HEADS = {0xC4: 3, 0xC5: 4, 0xC6: 6}
-#: Types of the fields of an Appended with consecutive LSNs.
-_APPENDED_TYPES = (str, int, tuple, bool)
 
 
 def _append(values: tuple[Any, ...]) -> r.Append | None:
@@ -103,19 +101,18 @@ def _plain_lsns(lsns: Sequence[int]) -> Any:
 
 
 def _appended(values: tuple[Any, ...]) -> q.Appended | None:
-    """The Appended of these fields, if one look tells that they are sound and its LSNs are consecutive; None: see
-    `build`."""
-    if tuple(map(type, values)) != _APPENDED_TYPES:
+    """The Appended of these fields, if one look tells that they are sound and its LSNs consecutive; None: see `build`.
+    Every append of every client comes here."""
+    if len(values) != 4 or type(values[2]) is not tuple or len(values[2]) != 2:
         return None
-    client, serial, lsns, duplicate = values
-    if len(lsns) != 2 or not type(lsns[0]) is type(lsns[1]) is int:
+    client, serial, (first, number), duplicate = values
+    if not (type(serial) is type(first) is type(number) is int and type(client) is str and type(duplicate) is bool):
         return None
-    first, number = lsns
     if not (0 < serial <= s.INT_MAX and 0 < number <= ITEMS_MAX and 0 < first <= s.INT_MAX - number + 1):
         return None
     if not 0 < len(client.encode()) <= CLIENT_BYTES_MAX:
         return None
-    return q.Appended(None, client, serial, range(first, first + number), duplicate)
+    return tuple.__new__(q.Appended, (None, client, serial, range(first, first + number), duplicate))
 
 
 _rows = s.rows(ROWS_MAX, str, int, int, int, int)
