@@ -486,9 +486,9 @@ class Appender:
             while not self._wanted() and self.loan is None:
                 await self._watch.wait()
             if self.loan is not None:
-                with anyio.move_on_after(LONG_S):
+                with anyio.move_on_after(max(TICK_S, min(LONG_S, self.loan.left_s(self._clock())))):
                     await self._watch.wait()
-                if self.loan is not None and self.loan.left(self._clock()):
+                if self.loan is not None and self.loan.left_s(self._clock()) <= 0:
                     self.take_back()
                 continue
             await anyio.sleep(TICK_S)

@@ -391,10 +391,10 @@ _OWN_BYTES_MAX = 64 * 1024
 #: Longest wait of a thread until it looks whether the loan has ended. Seconds that the lender waits for a thread that
 #: uses the connection at this moment; seconds without an append until an unused loan is taken back.
 _LOOK_MS, _LET_GO_S, _UNUSED_S = 50, 0.25, 1.0
-#: Seconds without an answer after which an append is taken back, and between two looks at that. Appends that have not
-#: many times as long are the lender's, who looks at their deadlines more often.
-LONG_S = 0.15
-_OWN_S_MIN = 4 * LONG_S
+#: Seconds without an answer after which an append is taken back; and the shortest time until the deadline of a caller's
+#: own append: the lender looks more often.
+LONG_S = 0.25
+_OWN_S_MIN = 2 * LONG_S
 #: Makes the handle and the message of an append of this parcel, serial and deadline.
 Maker: TypeAlias = Callable[[Parcel, int, float], tuple[Handle, Append]]
 
@@ -520,9 +520,9 @@ class Loan:
             self.heard = []
         return True
 
-    def left(self, now_s: float) -> bool:
-        """True if it should end, as it was not used for long, or an append takes long; to be asked again and again."""
-        return now_s - self.sent_s >= (LONG_S if self._under_way else _UNUSED_S)
+    def left_s(self, now_s: float) -> float:
+        """The seconds until it should end, if no other append is made: as it was not used, or an append takes long."""
+        return self.sent_s + (LONG_S if self._under_way else _UNUSED_S) - now_s
 
     def forked(self) -> None:
         """End it in a forked child: the answers on the connection are the parent's."""

@@ -70,7 +70,7 @@ CALLS: dict[str, Callable[[alpo.Log, int], Awaitable[Any]]] = {
     "serial": lambda log, last: log.append(b"b", serial=last + 1),
     "expect_last": lambda log, last: log.append(b"b", expect_last=last),
     "large": lambda log, last: log.append(b"b" * 100_000),
-    "hurry": lambda log, last: log.append(b"b", timeout_s=0.5),
+    "hurry": lambda log, last: log.append(b"b", timeout_s=0.4),
 }
 
 
