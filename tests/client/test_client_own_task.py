@@ -155,13 +155,15 @@ async def test_a_leader_that_goes_loses_and_doubles_nothing(verdict: str | Code)
             await warm(c, log)
 
 
-async def test_a_deadline_is_told_while_the_server_is_silent_and_the_append_is_settled() -> None:
+@pytest.mark.parametrize("frozen", [True, False])
+async def test_a_deadline_is_told_while_the_server_is_silent_and_the_append_is_settled(frozen: bool) -> None:
     async with alone("n") as (c, log):
-        c.script = lambda server, append: SWALLOW
+        c.servers[1].frozen, c.script = frozen, lambda server, append: SWALLOW
         with pytest.raises(alpo.NotGuaranteed, match="no answer in time") as caught:
             await log.append(b"late", timeout_s=0.7)
         assert caught.value.serial == WARM + 1
-        once(c, CUT)
+        once(c, TAKE if frozen else CUT)
+        c.servers[1].frozen = False
         assert await log.append_nowait(b"next") == WARM + 2
         assert await log.settle() == {WARM + 1: WARM + 1}
         assert c.payloads[WARM:] == [b"late", b"next"]
