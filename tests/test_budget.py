@@ -20,7 +20,7 @@ BUDGET = {
     "lines of alpo": 45_700,
     "lines of cli": 10_400,
     "lines of sim": 17_600,
-    "lines of tests": 64_100,
+    "lines of tests": 64_250,
     "files of alpo, cli and sim": 300,
     "options of alpo and alpo-pipeline": 586,
     "words of docs and README": 60_600,

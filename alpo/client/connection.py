@@ -367,6 +367,18 @@ class Connection:
             anyio.notify_closing(self._sock)
             self._sock.close()
 
+    def cut(self) -> None:
+        """Close but for the descriptor, which another thread may be using: that calls `sweep`. Never waits."""
+        if not self.closed:
+            self.closed = True
+            anyio.notify_closing(self._sock)
+            with suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)
+
+    def sweep(self) -> None:
+        """Close the descriptor of a connection that was cut, which nobody else uses any more."""
+        self._sock.close()
+
     def leave(self) -> None:
         """Close a connection on which no task waits; in any thread, also where no loop runs."""
         if not self.closed:
@@ -413,7 +425,7 @@ class Loan:
         self._poll = connection.new_poll()
         self._lock = threading.Lock()
         self._under_way: list[Handle] = []
-        self._over = self._broken = False
+        self._over = self._broken = self._cut = False
         self._seen: tuple[int, Handle | None] = serial, None
         self._seen_s = clock()
 
@@ -428,15 +440,16 @@ class Loan:
                 return None
             busy = self._over or self._under_way or self.heard or self.lost or parcel.size > self._bytes_max
             if busy or (self._poll.poll(0) and self._listen()):
-                self._lock.release()
+                self._let_go()
                 return None
             deadline_s = self._clock() + (self._timeout_s if timeout_s is None else timeout_s)
             handle, message = self._make(parcel, self.serial, deadline_s)
             self._under_way.append(handle)
             if self._over and self._take() is not None:
+                self._let_go()
                 return None
             waits = self._send(message)
-            self._lock.release()
+            self._let_go()
             inside = False
             while waits:
                 self._poll.poll(_LOOK_MS)
@@ -444,12 +457,18 @@ class Loan:
                 if not self._lock.acquire(blocking=False):
                     return handle
                 waits = not self._over and not self._hear(handle)
-                self._lock.release()
+                self._let_go()
                 inside = False
             return handle
         except BaseException:
             self._broken = self._broken or inside
             raise
+
+    def _let_go(self) -> None:
+        """Give the lock back."""
+        self._lock.release()
+        if self._cut:
+            self._connection.sweep()
 
     def _send(self, message: Append) -> bool:
         """Send an append; True if all of it has gone."""
@@ -492,16 +511,17 @@ class Loan:
         self._seen, self._seen_s = seen, now_s
         return under_way is not None and under_way.deadline_s <= now_s
 
-    def forked(self) -> None:
-        """End it in a forked child: the answers on the connection are the parent's."""
-        self._over = True
-
     def end(self) -> Handle | None:
         """End it; returns the append under way, if there is one, for the lender to see to. For the lender's thread."""
         free = not self._broken and self._lock.acquire(timeout=_LET_GO_S)
         self._over = True
-        if not free or self._broken:
+        if self._broken:
             self._connection.close()
+        elif not free:  # the thread is inside, for longer than it should: a close might wait for it
+            self._cut = True
+            self._connection.cut()
+            if self._lock.acquire(blocking=False):
+                self._connection.sweep()
         self.ended.set()
         return self._take()
 
