@@ -381,7 +381,7 @@ def fork(file: Path, children: list[int]) -> None:
 def test_a_child_forked_at_any_instruction_uses_nothing_of_its_parent_s(
     tls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ends with `Closed`, or with what had been answered before; the parent goes on, over the same connection."""
+    """The child ends with `Closed`, or with what had been answered before; the parent goes on."""
     monkeypatch.setattr(appender, "LONE", 1)
     file, told = tmp_path / "file", dict[int, bytes]()
     with real_servers(tls, tmp_path) as cluster, connected(cluster.addresses, tls=cluster.tls) as log:
