@@ -20,7 +20,7 @@ BUDGET = {
     "lines of alpo": 45_800,
     "lines of cli": 10_400,
     "lines of sim": 17_600,
-    "lines of tests": 64_300,
+    "lines of tests": 64_450,
     "files of alpo, cli and sim": 300,
     "options of alpo and alpo-pipeline": 586,
     "words of docs and README": 60_600,

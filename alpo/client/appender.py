@@ -139,8 +139,6 @@ class Appender:
     def forked(self) -> None:
         """End everything in a forked child: the appends under way are the parent's."""
         self._session.leave(Closed(FORKED_WHY))
-        if self.loan is not None:
-            self.loan.forked()
         self._connection = self._better = self.loan = None
 
     def deadline_s(self, timeout_s: float | None) -> float:

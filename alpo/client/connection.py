@@ -371,6 +371,18 @@ class Connection:
             anyio.notify_closing(self._sock)
             self._sock.close()
 
+    def cut(self) -> None:
+        """Close but for the descriptor, which another thread may be using: that calls `sweep`. Never waits."""
+        if not self.closed:
+            self.closed = True
+            anyio.notify_closing(self._sock)
+            with suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)
+
+    def sweep(self) -> None:
+        """Close the descriptor of a connection that was cut, which nobody else uses any more."""
+        self._sock.close()
+
     def leave(self) -> None:
         """Close a connection on which no task waits; in any thread, also where no loop runs."""
         if not self.closed:
@@ -421,7 +433,7 @@ class Loan:
         self._poll = connection.new_poll()
         self._lock = threading.Lock()
         self._under_way: list[Handle] = []
-        self._over = self._broken = False
+        self._over = self._broken = self._cut = False
         self.sent_s = clock()  # of the last append
         #: True while an append has been sent as a whole, and is to be answered; and while a task waits for that.
         self._waits = self._awaited = False
@@ -441,7 +453,7 @@ class Loan:
                 if not self._lock.acquire(blocking=False):
                     return handle
                 self._waits = not self._over and not self._hear(handle)
-                self._lock.release()
+                self._let_go()
                 inside = False
             return handle
         except BaseException:
@@ -482,20 +494,27 @@ class Loan:
         unfit = parcel.size > self._bytes_max or seconds < _OWN_S_MIN
         busy = self._over or self._under_way or self.heard or self.lost
         if unfit or busy or (self._poll.poll(0) and self._listen()):
-            self._lock.release()
+            self._let_go()
             return None
         self.sent_s = self._clock()
         handle, message = self._make(parcel, self.serial, self.sent_s + seconds)
         self._under_way.append(handle)
         if self._over and self._take() is not None:
+            self._let_go()
             return None
         try:
             self._connection.send_now(encode(message, self._connection.version))
         except Lost as lost:
             self.lost = lost
         self._waits = self.lost is None and not self._connection.backlog
-        self._lock.release()
+        self._let_go()
         return handle
+
+    def _let_go(self) -> None:
+        """Give the lock back."""
+        self._lock.release()
+        if self._cut:
+            self._connection.sweep()
 
     def _listen(self) -> bool:
         """Receive what has come; True if that is anything, or the end."""
@@ -524,16 +543,17 @@ class Loan:
         """The seconds until it should end, if no other append is made: as it was not used, or an append takes long."""
         return self.sent_s + (LONG_S if self._under_way else _UNUSED_S) - now_s
 
-    def forked(self) -> None:
-        """End it in a forked child: the answers on the connection are the parent's."""
-        self._over = True
-
     def end(self) -> Handle | None:
         """End it; returns the append under way, if there is one, for the lender to see to. For the lender's thread."""
         free = not self._broken and self._lock.acquire(timeout=_LET_GO_S)
         self._over = True
-        if not free or self._broken:
+        if self._broken:
             self._connection.close()
+        elif not free:  # the thread is inside, for longer than it should: a close might wait for it
+            self._cut = True
+            self._connection.cut()
+            if self._lock.acquire(blocking=False):
+                self._connection.sweep()
         elif not (self._under_way or self.heard or self.lost or self._connection.closed) and self._poll.poll(0):
             self._listen()  # a server that has gone is sent nothing more
         if not self._awaited:

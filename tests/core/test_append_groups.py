@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from cluster_kit import Cluster
@@ -95,6 +96,27 @@ def test_a_client_s_second_append_in_a_group_follows_its_first(again: bool) -> N
     assert [entry.body for entry in data[4:]] == ([b"a", b"c"] if again else [b"a", b"c", b"b"])
     reply = cluster.reply_to("b")
     assert isinstance(reply, Appended) and reply.duplicate is again
+
+
+class Looked(Sequence[AppendRun]):
+    """Runs of one client, which count how often one is looked at."""
+
+    def __init__(self, count: int) -> None:
+        self._runs = [AppendRun(serial, CLIENTS[0], 0, serial, [(1, b"x")]) for serial in range(2, count + 2)]
+        self.times = 0
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __getitem__(self, at: Any) -> Any:
+        self.times += 1
+        return self._runs[at]
+
+
+def test_appends_that_form_no_group_are_looked_at_a_few_times_each() -> None:
+    table, runs = leader(1024).reigning.sessions, Looked(500)
+    assert [table.group(runs, at, 10) for at in range(500)] == [1, *[0] * 499]
+    assert runs.times < 3 * len(runs)
 
 
 def test_without_space_a_group_is_refused_one_by_one() -> None:
