@@ -17,13 +17,13 @@ import typer
 ROOT = Path(__file__).parents[1]
 #: The most that there may be of each.
 BUDGET = {
-    "lines of alpo": 45_700,
+    "lines of alpo": 45_830,
     "lines of cli": 10_400,
     "lines of sim": 17_600,
-    "lines of tests": 64_100,
+    "lines of tests": 64_190,
     "files of alpo, cli and sim": 300,
     "options of alpo and alpo-pipeline": 586,
-    "words of docs and README": 60_600,
+    "words of docs and README": 60_620,
 }
 #: The part of a number that may be left over.
 SPARE = 1 / 20
