@@ -161,6 +161,11 @@ class ServerEnd:
         """The world's time in seconds."""
         return self._world.now_us / 1e6
 
+    @property
+    def now_s(self) -> float:
+        """Time of the present step: there is no other."""
+        return self.clock_s()
+
     def post(self, request: Any, size_bytes: int = 0, /) -> None:
         """Ask the core; the request's origin gets every reply."""
         origin = request.origin

@@ -70,7 +70,7 @@ def _append(values: tuple[Any, ...]) -> r.Append | None:
             items = _items(blob)
         except WireError:
             return None
-    return r.Append(client, epoch, serial, sparse, by_hand, items)
+    return tuple.__new__(r.Append, (client, epoch, serial, sparse, by_hand, items))
 
 
 def _item(item: Any) -> tuple[int, bytes]:
@@ -231,7 +231,7 @@ REPLIES = (
 )
 
 _APPEND, _APPENDED = REQUESTS[0], REPLIES[0]
-_APPEND_NUMBER = _APPEND.number
+_APPEND_NUMBER, _APPENDED_NUMBER = _APPEND.number, _APPENDED.number
 
 #: Replies of the core that are sent as a `Done`, with its number.
 _DONE_NUMBERS: dict[type, Callable[[Any], int]] = {
@@ -269,7 +269,8 @@ def encode_appended(reply: q.Appended, version: int = r.VERSION) -> bytes:
     if _BY_CLASS[version][q.Appended] is not _APPENDED:
         return encode(reply, version)
     _, client, serial, lsns, duplicate = reply
-    return frame(pack((_APPENDED.number, client, serial, _plain_lsns(lsns), duplicate)))
+    plain = (lsns[0], len(lsns)) if type(lsns) is range else _plain_lsns(lsns)
+    return frame(pack((_APPENDED_NUMBER, client, serial, plain, duplicate)))
 
 
 def encode_parts(message: r.Append | r.AppendAfter, version: int = r.VERSION) -> list[bytes]:

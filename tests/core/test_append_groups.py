@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from session_leader import random_id
 
 from alpo.core.entries import Entry, Kind
-from alpo.core.messages import Room
-from alpo.core.ready import Space
+from alpo.core.messages import AppendAnswer, Envelope, Room
+from alpo.core.ready import Received, Space, Tick
 from alpo.core.requests import Appended, AppendRun, ChangeSettings, Code, Refused, Reply
 
 CLIENTS = [random_id(1_700_000_200_000, number) for number in range(4)]
@@ -126,3 +126,30 @@ def test_without_space_a_group_is_refused_one_by_one() -> None:
     assert [(r.client, r.code) for r in cluster.replies if isinstance(r, Refused)] == [
         (client, Code.NO_SPACE) for client in CLIENTS
     ]
+
+
+def test_what_inputs_would_leave_without_a_majority_is_known_before_their_step() -> None:
+    cluster = Cluster(3)
+    leader = cluster.elect()
+    cluster.run(0.5)
+    acceptances: list[Envelope] = []
+
+    def caught(envelope: Envelope) -> bool:
+        if isinstance(envelope.message, AppendAnswer) and envelope.message.match_id > leader.guaranteed_id:
+            acceptances.append(envelope)
+            return True
+        return False
+
+    cluster.catches = caught
+    for serial in (1, 2, 3):
+        cluster.append(CLIENTS[0], serial, b"a payload")
+    cluster.run_until(lambda: len(acceptances) >= 2 and leader.log.stable_id == leader.last_id)
+    one, two = (Received(envelope, leader.now_s) for envelope in acceptances[-2:])
+    left = leader.last_id - leader.guaranteed_id
+    assert left >= 3 and leader.left_after([]) == leader.left_after([Tick()]) == left
+    for inputs in ([one], [two], [one, two]):
+        most = max(each.envelope.message.match_id for each in inputs if isinstance(each.envelope.message, AppendAnswer))
+        assert leader.left_after(inputs) == leader.last_id - most
+    expected = leader.left_after([one])
+    cluster.give(leader.me.id, one)
+    assert leader.last_id - leader.guaranteed_id == expected

@@ -68,7 +68,7 @@ async def test_a_flood_waits_outside_while_the_disk_does_not_answer() -> None:
             for client, id in zip(clients, ids, strict=True):
                 flood = [append(id, serial, b"z" * 8 * KIB) for serial in range(1, 501)]
                 nursery.start_soon(client.send, *flood)
-            await until(lambda: len(node.driver.room) == len(clients) and not node.driver._inbox)
+            await until(lambda: len(node.driver.room) == len(clients) and not node.driver._runs)
             taken = node.replica.inflight_bytes
             assert limit < taken < limit + 5 * (256 * KIB + 8 * KIB)
             writer_of(node).release()
