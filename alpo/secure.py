@@ -27,8 +27,8 @@ from .errors import TlsError
 from .tls import NAME_PATTERN, Rights, Tls, rights_of
 
 _RECORD_BYTES = 16_384
-#: Connections of a parent process, kept for ever in its child.
-_FORGOTTEN: list[socket.socket] = []
+#: OpenSSL's part of connections of a parent process, kept for ever in its child.
+_FORGOTTEN: list[object] = []
 
 
 class TlsBroken(ConnectionError):
@@ -120,8 +120,11 @@ class SecureSocket(ssl.SSLSocket):
             super().close()
 
     def forget(self) -> None:
-        """Close the descriptor in a forked child, where the lock's holder and what OpenSSL was about do not exist."""
-        _FORGOTTEN.append(self)  # nor may OpenSSL free it
+        """Close the descriptor in a forked child, where the lock's holder and what OpenSSL was about do not exist. A
+        call that is under way goes on with a closed socket: OpenSSL would use the number, of another file by then."""
+        made = self.__dict__
+        _FORGOTTEN.append(made["_sslobj"])  # nor may OpenSSL free it
+        made["_sslobj"] = None
         os.close(self.detach())
 
 

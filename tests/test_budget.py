@@ -17,13 +17,13 @@ import typer
 ROOT = Path(__file__).parents[1]
 #: The most that there may be of each.
 BUDGET = {
-    "lines of alpo": 49_300,
+    "lines of alpo": 50_400,
     "lines of cli": 10_400,
     "lines of sim": 17_600,
-    "lines of tests": 65_900,
+    "lines of tests": 68_500,
     "files of alpo, cli and sim": 324,
-    "options of alpo and alpo-pipeline": 586,
-    "words of docs and README": 61_800,
+    "options of alpo and alpo-pipeline": 592,
+    "words of docs and README": 62_600,
 }
 #: The part of a number that may be left over.
 SPARE = 1 / 20

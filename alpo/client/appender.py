@@ -5,8 +5,8 @@ Laws:
 * `session` decides what is sent and what an answer means; this module decides only where and when.
 * Everything that queued goes into one frame; everything that one receive brought is heard before anything is sent.
 * No task, event or timer per append: deadlines are looked at every `TICK_S`.
-* Threads may append by themselves once `LONE` of their appends in a row met nothing else under way: the connection and
-  the serials are lent to them, until anything else comes.
+* Callers that wait may append by themselves, in their own task or thread, once `LONE` of their appends in a row met
+  nothing else under way: the connection and the serials are lent to them, until anything else comes.
 * A server that is silent while appends are unanswered is suspected: the others are asked who leads, and the connection
   is given up only for a better one.
 """
@@ -27,7 +27,7 @@ from alpo.wire.client_codec import encode, encode_parts
 from alpo.wire.requests import AppendRefused, RequestRefused, ServerReply, Status, StatusAnswer
 
 from .arguments import Parcel, Place, check_name, need_append, need_seconds
-from .connection import Connection, Loan, Lost
+from .connection import LONG_S, Connection, Loan, Lost, Maker
 from .handle import Handle
 from .reasons import AWAY
 from .retry import Pauses
@@ -44,7 +44,7 @@ PROBE_EVERY_S, PROBE_S = 0.2, 1.0
 #: Seconds before a deadline from which on a leader that has not answered is asked what it lacks, and between two such
 #: questions.
 INQUIRE_S = 1.0
-#: Appends of blocking callers in a row, each with nothing else under way, before threads append by themselves.
+#: Appends of waiting callers in a row, each with nothing else under way, before callers append by themselves.
 LONE = 8
 #: Longest wait for the answers that are still on their way from a server that leads no more.
 PARTING_S = 0.02
@@ -85,7 +85,7 @@ class Appender:
         #: Number of the latest question about what the leader lacks, on the connection that it was sent on.
         self._inquiry = 0
         self._inquired_s = 0.0
-        #: The loan to threads, while there is one; and the number of lone appends in a row.
+        #: The loan to callers, while there is one; and the number of lone appends in a row.
         self.loan: Loan | None = None
         self._lone = 0
         #: The pauses before appends without an answer are sent again.
@@ -139,8 +139,6 @@ class Appender:
     def forked(self) -> None:
         """End everything in a forked child: the appends under way are the parent's."""
         self._session.leave(Closed(FORKED_WHY))
-        if self.loan is not None:
-            self.loan.forked()
         self._connection = self._better = self.loan = None
 
     def deadline_s(self, timeout_s: float | None) -> float:
@@ -230,17 +228,23 @@ class Appender:
         self.close(why)
         self._servers.close(why)
 
-    # -- appends of threads -----------------------------------------------------------------------------------
+    # -- appends of callers -----------------------------------------------------------------------------------
 
     def note_lone(self, lone: bool) -> None:
-        """Note an append of a blocking caller, which is queued; ``lone``: nothing else was on the way to this log."""
+        """Note an append that its caller waits for, and which is queued; ``lone``: nothing else was on the way to this
+        log."""
         alone = lone and len(self._session.queue) + len(self._session.line) == 1
         self._lone = self._lone + 1 if alone else 0
 
+    @property
+    def maker(self) -> Maker:
+        """The maker of appends of those to whom the connection is lent."""
+        return self._session.own_append
+
     async def _lend(self, connection: Connection, serial: int) -> list[ServerReply]:
-        """Lend the connection to threads, until it is taken back; returns what they heard and left. Raises `Lost`."""
+        """Lend the connection to callers, until it is taken back; returns what they heard and left. Raises `Lost`."""
         session = self._session
-        loan = Loan(connection, session.own_append, serial, session.sure_bytes, self._clock, self._timeout_s)
+        loan = Loan(connection, self.maker, serial, session.sure_bytes, self._clock, self._timeout_s, self.end)
         self.loan = loan
         self._watch.ring()
         try:
@@ -252,7 +256,7 @@ class Appender:
         return loan.heard
 
     def take_back(self) -> None:
-        """End the loan to threads, if there is one: the append under way is sent, and goes on here."""
+        """End the loan to callers, if there is one: the append under way is sent, and goes on here."""
         loan, self.loan = self.loan, None
         if loan is None:
             return
@@ -261,13 +265,18 @@ class Appender:
         if loan.lost is not None:
             self._connection = None  # nothing more is sent there
         self._session.take_back(loan.serial, under_way)
-        self._heard_s = self._clock()
+        self._heard_s = self._clock() if under_way is None else loan.sent_s
         self._writer.ring()
+        self._watch.ring()
+
+    def end(self, loan: Loan) -> None:
+        """End this loan, unless that was done."""
+        if self.loan is loan:
+            self.take_back()
 
     async def go_on(self, loan: Loan, handle: Handle) -> None:
         """End this loan, and wait for the append that was under way; `Handle.error` tells how it ended."""
-        if self.loan is loan:
-            self.take_back()
+        self.end(loan)
         with suppress(AlpoError):
             await handle
 
@@ -356,7 +365,7 @@ class Appender:
         stay = True
         for message in messages:
             stay = self._hear(connection, message) and stay
-        if not self._inquiry or any(not isinstance(message, StatusAnswer) for message in messages):
+        if messages and not (self._inquiry and all(isinstance(message, StatusAnswer) for message in messages)):
             self._heard_s = self._clock()  # a server that tells of itself, and answers no append, is silent
             self._stuck_s = STUCK_S
         if session.client is None:
@@ -474,10 +483,14 @@ class Appender:
         while True:
             while not self._wanted() and self.loan is None:
                 await self._watch.wait()
+            if self.loan is not None:
+                with anyio.move_on_after(max(TICK_S, min(LONG_S, self.loan.left_s(self._clock())))):
+                    await self._watch.wait()
+                if self.loan is not None and self.loan.left_s(self._clock()) <= 0:
+                    self.take_back()
+                continue
             await anyio.sleep(TICK_S)
             now_s = self._clock()
-            if self.loan is not None and self.loan.left(now_s):
-                self.take_back()
             self._session.reason = self._servers.reason
             self._session.expire(now_s)
             self._inquire(now_s)

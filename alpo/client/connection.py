@@ -9,9 +9,10 @@ Laws:
 
 Laws of a `Loan`:
 
-* Whoever holds its lock uses the connection, and its lender takes the lock for ever: then the threads are out.
+* Whoever holds its lock uses the connection, and its lender takes the lock for ever: then the threads are out. A task
+  that waits holds no lock: the lender wakes it, and goes on once it is out.
 * An append under way is in ``_under_way`` from before its first byte is sent until its outcome is known; who takes it
-  out of there sees to it. So an exception in the thread (a signal's, at any place) loses none and doubles none.
+  out of there sees to it. So an exception in the caller (a signal's, at any place) loses none and doubles none.
 * After an exception, or if a thread does not let go (a signal's handler that waits for this very log), nobody knows how
   much was sent or received: the connection is closed, and the append is sent again elsewhere.
 
@@ -31,23 +32,22 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeAlias
 
 import anyio
 
 from alpo._version import __version__
-from alpo.core.requests import Appended, Code
+from alpo.core.requests import Appended
 from alpo.core.settings import BATCH_BYTES_MOST
 from alpo.dialling import Unreachable, Way
-from alpo.errors import AlpoError, Overloaded, ProtocolError, Refused, TlsMismatch, Unavailable
+from alpo.errors import AlpoError, ProtocolError, TlsMismatch, Unavailable
 from alpo.secure import SecureSocket, TlsBroken, TlsLeft, Trust
 from alpo.tls import Rights
 from alpo.wire.client_codec import decode_hello, decode_server, encode
 from alpo.wire.framing import (
-    CLUSTER_TOLD,
     HELLO_BYTES_MAX,
     HTTP_TOLD,
     LOG_PORT_TOLD,
-    TLS_ONLY_TOLD,
     TLS_TOLD,
     FrameError,
     FrameReader,
@@ -68,7 +68,8 @@ from alpo.wire.shapes import version_told
 
 from .arguments import Parcel, need_seconds
 from .handle import Handle
-from .reasons import OtherCluster
+from .reasons import OtherCluster, of_problem
+from .tasks import running_loop
 
 #: `tcpi_bytes_acked` and `tcpi_bytes_received`, at offset 120 of Linux' `struct tcp_info`.
 _MOVED = struct.Struct("@QQ")
@@ -127,6 +128,7 @@ class Connection:
         self._frames = FrameReader(HELLO_BYTES_MAX)
         self._more = False
         self._request = 0
+        self._loop = running_loop()
 
     @staticmethod
     async def open(
@@ -161,7 +163,8 @@ class Connection:
         bodies: list[bytes | memoryview] = []
         while not bodies:
             try:
-                bodies = await self._receive_bodies()
+                await self.readable()
+                bodies = self._bodies_now()
             except _Strange as strange:
                 raise await self._judge_stranger(strange) from strange
         try:
@@ -171,7 +174,7 @@ class Connection:
         if isinstance(hello, Problem):
             if OLDEST_VERSION <= version_told(hello.text) < self.version:
                 return version_told(hello.text)
-            raise _problem(self.address, hello)
+            raise Lost(of_problem(self.address, hello))
         if not isinstance(hello, ServerHello):
             raise Lost(ProtocolError(f"{self.address} answered a client as a server answers another"))
         if cluster and hello.cluster and hello.cluster != cluster:
@@ -255,7 +258,7 @@ class Connection:
         """All messages that one receive completes, at least one. Raises `Lost`."""
         messages: list[ServerReply] = []
         while not messages:
-            await self._readable()
+            await self.readable()
             messages = self.receive_now()
         return messages
 
@@ -268,7 +271,7 @@ class Connection:
                 if isinstance(message, Problem):
                     if messages:
                         break  # the messages before the problem go first; the connection's end follows by itself
-                    raise _problem(self.address, message)
+                    raise Lost(of_problem(self.address, message))
                 messages.append(message)
         except WireError as error:
             raise Lost(ProtocolError(f"{self.address}: {error}")) from error
@@ -295,7 +298,8 @@ class Connection:
             with anyio.move_on_after(_STRANGER_S):
                 self.send_now(b"\r\n\r\n")
                 while True:
-                    await self._receive_bodies()
+                    await self.readable()
+                    self._bodies_now()
         except _Strange as strange:
             raise await self._judge_stranger(strange) from strange
         except Lost:
@@ -320,19 +324,19 @@ class Connection:
             return Lost(TlsMismatch(f"{self.address}: a port with TLS answers there; {_GIVE_TLS}"))
         return strange
 
-    async def _receive_bodies(self) -> list[bytes | memoryview]:
-        await self._readable()
-        return self._bodies_now()
-
-    async def _readable(self) -> None:
+    async def readable(self) -> None:
         """Wait until something has arrived, or may have. Raises `Lost`."""
         if self._more:
             await anyio.lowlevel.checkpoint()
             return
         try:
-            await anyio.wait_readable(self._sock)
-        except (OSError, anyio.ClosedResourceError) as error:
+            await self._loop.readable(self._sock)
+        except (OSError, self._loop.closed_error) as error:
             raise _lost(self.address, error) from error
+
+    def disturb(self) -> None:
+        """Have the task that waits in `readable` get `Lost`, though the connection stays as it is."""
+        anyio.notify_closing(self._sock)
 
     def _bodies_now(self) -> list[bytes | memoryview]:
         """Receive once; returns the bodies of the frames that this completes. Raises `Lost`."""
@@ -367,6 +371,18 @@ class Connection:
             anyio.notify_closing(self._sock)
             self._sock.close()
 
+    def cut(self) -> None:
+        """Close but for the descriptor, which another thread may be using: that calls `sweep`. Never waits."""
+        if not self.closed:
+            self.closed = True
+            anyio.notify_closing(self._sock)
+            with suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)
+
+    def sweep(self) -> None:
+        """Close the descriptor of a connection that was cut, which nobody else uses any more."""
+        self._sock.close()
+
     def leave(self) -> None:
         """Close a connection on which no task waits; in any thread, also where no loop runs."""
         if not self.closed:
@@ -387,21 +403,24 @@ _OWN_BYTES_MAX = 64 * 1024
 #: Longest wait of a thread until it looks whether the loan has ended. Seconds that the lender waits for a thread that
 #: uses the connection at this moment; seconds without an append until an unused loan is taken back.
 _LOOK_MS, _LET_GO_S, _UNUSED_S = 50, 0.25, 1.0
+#: Seconds without an answer after which an append is taken back; and the shortest time until the deadline of a caller's
+#: own append: the lender looks more often.
+LONG_S = 0.25
+_OWN_S_MIN = 2 * LONG_S
+#: Makes the handle and the message of an append of this parcel, serial and deadline.
+Maker: TypeAlias = Callable[[Parcel, int, float], tuple[Handle, Append]]
 
 
 class Loan:
-    """An idle connection in the hands of threads, which append by themselves, one at a time.
-
-    ``make``: makes an append's handle and message of (parcel, serial, deadline); ``serial``: the next; ``bytes_max``:
-    size of a parcel that is not too large.
-    """
+    """An idle connection in the hands of threads and tasks, which append by themselves, one at a time. ``serial``: the
+    next; ``bytes_max``: size of a parcel that is not too large; ``give_back``: ends the loan."""
 
     def __init__(
-        self, connection: Connection, make: Callable[[Parcel, int, float], tuple[Handle, Append]], serial: int,
-        bytes_max: int, clock: Callable[[], float], timeout_s: float,
+        self, connection: Connection, make: Maker, serial: int, bytes_max: int, clock: Callable[[], float],
+        timeout_s: float, give_back: Callable[[Loan], None],
     ) -> None:
         self.serial = serial
-        #: Messages that a thread heard and left; and the end of the connection, if it met that.
+        #: Messages that a caller heard and left; and the end of the connection, if it met that.
         self.heard: list[ServerReply] = []
         self.lost: Lost | None = None
         self.ended = anyio.Event()
@@ -410,12 +429,14 @@ class Loan:
         self._bytes_max = min(bytes_max, _OWN_BYTES_MAX)
         self._clock = clock
         self._timeout_s = timeout_s
+        self._give_back = give_back
         self._poll = connection.new_poll()
         self._lock = threading.Lock()
         self._under_way: list[Handle] = []
-        self._over = self._broken = False
-        self._seen: tuple[int, Handle | None] = serial, None
-        self._seen_s = clock()
+        self._over = self._broken = self._cut = False
+        self.sent_s = clock()  # of the last append
+        #: True while an append has been sent as a whole, and is to be answered; and while a task waits for that.
+        self._waits = self._awaited = False
 
     def append(self, parcel: Parcel, timeout_s: float | None) -> Handle | None:
         """Append in this thread; None: that is for the lender to do. If the handle returned is not done, something
@@ -424,41 +445,76 @@ class Loan:
             need_seconds(timeout_s)
         inside = True
         try:
-            if not self._lock.acquire(blocking=False):
-                return None
-            busy = self._over or self._under_way or self.heard or self.lost or parcel.size > self._bytes_max
-            if busy or (self._poll.poll(0) and self._listen()):
-                self._lock.release()
-                return None
-            deadline_s = self._clock() + (self._timeout_s if timeout_s is None else timeout_s)
-            handle, message = self._make(parcel, self.serial, deadline_s)
-            self._under_way.append(handle)
-            if self._over and self._take() is not None:
-                return None
-            waits = self._send(message)
-            self._lock.release()
+            handle = self._begin(parcel, timeout_s)
             inside = False
-            while waits:
+            while handle is not None and self._waits:
                 self._poll.poll(_LOOK_MS)
                 inside = True
                 if not self._lock.acquire(blocking=False):
                     return handle
-                waits = not self._over and not self._hear(handle)
-                self._lock.release()
+                self._waits = not self._over and not self._hear(handle)
+                self._let_go()
                 inside = False
             return handle
         except BaseException:
             self._broken = self._broken or inside
             raise
 
-    def _send(self, message: Append) -> bool:
-        """Send an append; True if all of it has gone."""
+    async def append_here(self, parcel: Parcel, timeout_s: float | None) -> Handle | None:
+        """Append as `append` does, in a task of the lender's loop; unless that is done, the loan has ended then."""
+        if timeout_s is not None:
+            need_seconds(timeout_s)
+        inside, handle = True, None
         try:
-            self._connection.send(message)
+            handle = self._begin(parcel, timeout_s)
+            while handle is not None and self._waits:
+                inside, self._awaited = False, True
+                await self._connection.readable()
+                inside, self._awaited = True, False
+                self._waits = not self._over and not self._hear(handle)
+        except Lost as lost:
+            self.lost = self.lost if self._over else lost  # the lender has woken this task, if it is over
+        except BaseException:
+            self._broken = self._broken or inside
+            raise
+        finally:
+            if handle is not None:
+                self._awaited = False
+            if self._over:
+                self.ended.set()
+            elif handle is None or handle.lsn is None:
+                self._give_back(self)
+        return handle
+
+    def _begin(self, parcel: Parcel, timeout_s: float | None) -> Handle | None:
+        """Send an append; None: that is for the lender to do."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        seconds = self._timeout_s if timeout_s is None else timeout_s
+        unfit = parcel.size > self._bytes_max or seconds < _OWN_S_MIN
+        busy = self._over or self._under_way or self.heard or self.lost
+        if unfit or busy or (self._poll.poll(0) and self._listen()):
+            self._let_go()
+            return None
+        self.sent_s = self._clock()
+        handle, message = self._make(parcel, self.serial, self.sent_s + seconds)
+        self._under_way.append(handle)
+        if self._over and self._take() is not None:
+            self._let_go()
+            return None
+        try:
+            self._connection.send_now(encode(message, self._connection.version))
         except Lost as lost:
             self.lost = lost
-            return False
-        return not self._connection.backlog
+        self._waits = self.lost is None and not self._connection.backlog
+        self._let_go()
+        return handle
+
+    def _let_go(self) -> None:
+        """Give the lock back."""
+        self._lock.release()
+        if self._cut:
+            self._connection.sweep()
 
     def _listen(self) -> bool:
         """Receive what has come; True if that is anything, or the end."""
@@ -483,34 +539,34 @@ class Loan:
             self.heard = []
         return True
 
-    def left(self, now_s: float) -> bool:
-        """True if it should end, as it was not used for long, or an append takes long; to be asked again and again."""
-        under_way = next(iter(self._under_way), None)
-        seen = self.serial, under_way
-        if seen == self._seen:
-            return under_way is not None or now_s - self._seen_s > _UNUSED_S
-        self._seen, self._seen_s = seen, now_s
-        return under_way is not None and under_way.deadline_s <= now_s
-
-    def forked(self) -> None:
-        """End it in a forked child: the answers on the connection are the parent's."""
-        self._over = True
+    def left_s(self, now_s: float) -> float:
+        """The seconds until it should end, if no other append is made: as it was not used, or an append takes long."""
+        return self.sent_s + (LONG_S if self._under_way else _UNUSED_S) - now_s
 
     def end(self) -> Handle | None:
         """End it; returns the append under way, if there is one, for the lender to see to. For the lender's thread."""
         free = not self._broken and self._lock.acquire(timeout=_LET_GO_S)
         self._over = True
-        if not free or self._broken:
+        if self._broken:
             self._connection.close()
-        self.ended.set()
+        elif not free:  # the thread is inside, for longer than it should: a close might wait for it
+            self._cut = True
+            self._connection.cut()
+            if self._lock.acquire(blocking=False):
+                self._connection.sweep()
+        elif not (self._under_way or self.heard or self.lost or self._connection.closed) and self._poll.poll(0):
+            self._listen()  # a server that has gone is sent nothing more
+        if not self._awaited:
+            self.ended.set()
+        elif not self._connection.closed:
+            self._connection.disturb()
         return self._take()
 
     def _take(self) -> Handle | None:
         """Take the append under way out of there; None if another thread was faster, or there is none."""
-        try:
+        with suppress(IndexError):
             return self._under_way.pop()
-        except IndexError:
-            return None
+        return None
 
 
 def _lost(address: str, error: Exception) -> Lost:
@@ -518,18 +574,6 @@ def _lost(address: str, error: Exception) -> Lost:
         return Lost(TlsMismatch(f"{address}: {error}"))
     text = (error.strerror or error) if isinstance(error, OSError) else "the connection was closed"
     return Lost(Unavailable(f"{address}: {text}"))
-
-
-def _problem(address: str, problem: Problem) -> Lost:
-    text = f"{address}: {problem.text}"
-    if problem.code == Code.NO_RIGHT:
-        return Lost((TlsMismatch if problem.text == TLS_ONLY_TOLD else Refused)(text))
-    if problem.code == Code.OVERLOADED:
-        return Lost(Overloaded(text))
-    _, told, theirs = problem.text.partition(CLUSTER_TOLD)
-    if told:
-        return Lost(Unavailable(text) if theirs.startswith(" none") else OtherCluster(text))
-    return Lost(ProtocolError(text))
 
 
 async def _greeted(way: Way, version: int, cluster: bytes, trust: Trust | None) -> tuple[Connection, int]:

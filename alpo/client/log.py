@@ -301,14 +301,21 @@ class Log(AsyncOnly, Reading, StatusCalls, SessionCalls, CursorCalls, MemberCall
 
     async def _append(self, parcel: Parcel, place: Place, sparse: bool, timeout_s: float | None) -> int | None:
         """Queue an append and wait for its outcome."""
-        self._need_home()
-        deadline_s = self._appender.deadline_s(timeout_s)
-        await self._appender.wait_room(parcel.size, deadline_s)
-        handle = self._appender.append(parcel, place, sparse, deadline_s, awaited=True)
+        appender = self._appender
+        appender.tasks.need_home()
+        loan = appender.loan if place is None else None
+        handle = await loan.append_here(parcel, timeout_s) if loan is not None else None
+        if handle is None:
+            deadline_s = appender.deadline_s(timeout_s)
+            await appender.wait_room(parcel.size, deadline_s)
+            handle = appender.append(parcel, place, sparse, deadline_s, awaited=True)
+            appender.note_lone(True)
+        elif handle.lsn is not None:
+            return handle.lsn
         try:
             return await handle
         except anyio.get_cancelled_exc_class():
-            self._appender.withdraw(handle)
+            appender.withdraw(handle)
             raise
 
     async def enter(self, parcel: Parcel, place: Place, sparse: bool, timeout_s: float | None) -> Handle:

@@ -35,7 +35,8 @@ from alpo.errors import (
     TooLarge,
     Unavailable,
 )
-from alpo.wire.requests import AppendRefused
+from alpo.wire.framing import CLUSTER_TOLD, TLS_ONLY_TOLD
+from alpo.wire.requests import AppendRefused, Problem
 
 #: Refusals of a transmission that was not taken; another one may be.
 UNSEEN = frozenset({Code.NOT_LEADER, Code.SERIAL_EXPECTED, Code.OVERLOADED, Code.NOT_READY, Code.NO_SPACE})
@@ -115,6 +116,19 @@ def code_name(code: int) -> str:
         return Code(code).name
     except ValueError:
         return f"code {code}"
+
+
+def of_problem(address: str, problem: Problem) -> AlpoError:
+    """The reason of a server that ended the connection with this `Problem`."""
+    text = f"{address}: {problem.text}"
+    if problem.code == Code.NO_RIGHT:
+        return (TlsMismatch if problem.text == TLS_ONLY_TOLD else Refused)(text)
+    if problem.code == Code.OVERLOADED:
+        return Overloaded(text)
+    _, told, theirs = problem.text.partition(CLUSTER_TOLD)
+    if told:
+        return Unavailable(text) if theirs.startswith(" none") else OtherCluster(text)
+    return ProtocolError(text)
 
 
 ADDRESSES_MAX = 64

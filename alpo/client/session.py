@@ -182,20 +182,21 @@ class Session(Pipeline):
         return Append(self.client or "", self.epoch, serial, sparse, False, items)
 
     def lend(self) -> int | None:
-        """The next serial, if threads may append by themselves now (`own_append`); else None."""
+        """The next serial, if callers may append by themselves now (`own_append`); else None."""
         if not self.idle or not self.ready or self.ended is not None or self.stalled is not None:
             return None
         self._touched = True
         return self.next_serial
 
     def own_append(self, parcel: Parcel, serial: int, deadline_s: float) -> tuple[Handle, Append]:
-        """The handle and the frame of an append in a thread that was lent the serials. Called by that thread."""
+        """The handle and the frame of an append of a caller who was lent the serials. Called in the caller's thread."""
         handle: Handle = Handle(parcel, 0, False, deadline_s, self._begin_wait)
-        handle.client, handle.serial, handle.epoch = self.client or "", serial, self.epoch
-        return handle, self._frame(serial, False, [parcel.item])
+        client, epoch = self.client or "", self.epoch
+        handle.client, handle.serial, handle.epoch = client, serial, epoch
+        return handle, tuple.__new__(Append, (client, epoch, serial, False, False, [parcel.item]))
 
     def take_back(self, next_serial: int, handle: Handle | None) -> None:
-        """Go on from a thread's appends: ``next_serial`` is the next, or that of the one under way."""
+        """Go on from a caller's appends: ``next_serial`` is the next, or that of the one under way."""
         self.next_serial = next_serial
         if handle is None:
             return

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from threading import get_ident
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet
@@ -37,12 +37,15 @@ class Loop(NamedTuple):
 
     ``runs``: False while another loop runs in its thread. ``clock``: as `anyio.current_time`. ``spawn``: starts a task
     that ends with the loop, if not before; what it returns must be kept for as long as the task is to live.
+    ``readable``: waits until a socket is, or raises ``closed_error`` if it is closed meanwhile.
     """
 
     runs: Callable[[], bool]
     clock: Callable[[], float]
     new_event: Callable[[], Event]
     spawn: Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
+    readable: Callable[[Any], Awaitable[None]] = anyio.wait_readable
+    closed_error: type[Exception] = anyio.ClosedResourceError
 
 
 #: The maker of events for a session outside of any loop.
@@ -53,7 +56,8 @@ def running_loop() -> Loop:
     """The tools of the loop that runs: Trio's also where Trio is a guest in an asyncio loop."""
     run = getattr(trio := sys.modules.get("trio"), "lowlevel", None)  # another thread may be about to import it
     if trio is not None and run is not None and run.in_trio_task():
-        return Loop(_always, run.current_clock().current_time, trio.Event, run.spawn_system_task)
+        clock, spawn = run.current_clock().current_time, run.spawn_system_task
+        return Loop(_always, clock, trio.Event, spawn, run.wait_readable, trio.ClosedResourceError)
     loop = asyncio.get_running_loop()
     return Loop(loop.is_running, loop.time, asyncio.Event, lambda function: loop.create_task(function()))
 

@@ -258,9 +258,13 @@ class Log:
         at = id - self._tail_first
         return self._tail[at] if 0 <= at < len(self._tail) else None
 
+    def between(self, first_id: int, last_id: int) -> list[Entry]:
+        """The entries from ``first_id`` to ``last_id`` that are in the tail."""
+        return self._tail[max(0, first_id - self._tail_first) : max(0, last_id + 1 - self._tail_first)]
+
     def not_on_disk(self, upto_id: int) -> list[Entry]:
         """The entries up to ``upto_id`` that are not known to be on our own disk yet; the tail always holds them."""
-        return self._tail[max(0, self.stable_id + 1 - self._tail_first) : max(0, upto_id + 1 - self._tail_first)]
+        return self.between(self.stable_id + 1, upto_id)
 
     def slice(self, first_id: int, bytes_max: int) -> tuple[list[Entry], int] | None:
         """Entries from ``first_id`` on, at least one, with up to ``bytes_max`` of bodies, and the bytes of those; None

@@ -182,6 +182,10 @@ class Replica:
         """True if ``item`` may be stepped later, with other inputs: see `dispatch.can_wait`."""
         return can_wait(self, item)
 
+    def left_after(self, inputs: Sequence[Input]) -> int:
+        """The number of entries that would still wait for a majority after a step of these inputs, if they count."""
+        return self.log.last_id - (self.reign.replication.mark_after(inputs) if self.reign is not None else 0)
+
     # -- starting and stepping --------------------------------------------------------------------------
 
     def replay(self, entries: Iterable[Entry]) -> None:

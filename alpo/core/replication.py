@@ -12,7 +12,7 @@ Laws:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from operator import attrgetter
 
@@ -23,6 +23,7 @@ from .log import AHEAD_TOLD_MS
 from .members import CAUGHT_UP_ENTRIES, Identity
 from .messages import AppendAnswer, AppendRequest, Room, WentBack
 from .ranks import lower_median, majority_mark
+from .ready import Input, Persisted, Received
 from .shared import Shared
 
 NEVER_S = float("-inf")
@@ -503,6 +504,18 @@ class Replication:
         if self._r.members.i_vote:
             marks.append(self._damage.sound(stable_id) if self._damage.first_id else stable_id)
         return majority_mark(marks)
+
+    def mark_after(self, inputs: Sequence[Input]) -> int:
+        """The last id that a majority has accepted once these inputs are stepped, if they count."""
+        stable_id, matches = self._r.log.stable_id, {peer.who.id: peer.match_id for peer in self.voters}
+        for item in inputs:
+            if type(item) is Persisted:
+                stable_id = self._r.log.stable_after(item.number)
+            elif type(item) is Received and type(item.envelope.message) is AppendAnswer:
+                id, match_id = item.envelope.sender.id, item.envelope.message.match_id
+                if match_id > matches.get(id, match_id):
+                    matches[id] = match_id
+        return majority_mark([*matches.values(), stable_id] if self._r.members.i_vote else list(matches.values()))
 
     def can_wait(self, sender: Identity, answer: AppendAnswer, *, changing: bool) -> bool:
         """True if ``answer`` is an acceptance that changes nothing: its entries are guaranteed, the peer has been sent

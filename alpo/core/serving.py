@@ -175,9 +175,11 @@ class Serving:
             appends, r.log.last_id + 1, r.term, self._replication.entry_time_ms(), r.log.next_lsn
         )
         self.inflight_bytes += r.append_entries(entries)
+        new, wait = tuple.__new__, self._waiting.append
         for run, entry in zip(group, entries, strict=True):
-            reply = Appended(run.origin, run.client, run.serial, range(entry.lsn, entry.lsn + 1), False)
-            self._waiting.append(Waiting(entry.id, reply, True, len(entry.body)))
+            lsn = entry[7]
+            reply = new(Appended, (run[0], run[1], run[3], range(lsn, lsn + 1), False))
+            wait(new(Waiting, (entry[0], reply, True, len(entry[10]))))
 
     def append_run(self, run: AppendRun, *, confirmed: bool = False) -> None:
         """Judge a run of appends (R21), append those that are new, and answer them all, at once or later.
@@ -293,11 +295,11 @@ class Serving:
 
     def release(self, guaranteed_id: int) -> None:
         """Send the replies that waited for entries up to ``guaranteed_id``."""
-        waiting, reply = self._waiting, self._r.out.reply
-        while waiting and waiting[0].id <= guaranteed_id:
-            done = waiting.popleft()
-            self.inflight_bytes -= done.size_bytes
-            reply(done.reply)
+        waiting, replies = self._waiting, self._r.out.ready.replies
+        while waiting and waiting[0][0] <= guaranteed_id:
+            _, reply, _, size_bytes = waiting.popleft()
+            self.inflight_bytes -= size_bytes
+            replies.append(reply)
 
     def end(self) -> None:
         """Refuse every request that waits: this leader is deposed, and cannot tell the outcome of those in the log."""

@@ -279,14 +279,19 @@ class Allowance:
         self._driver = driver
         self._payer = payer
         self._hand_on = post
+        self._without_quotas: Settings | None = None  # the settings, once seen to have none
         #: Appends that wait, with their bytes, in order.
         self.held: deque[tuple[Appends, int]] = deque()
 
     @property
     def is_free(self) -> bool:
         """True if `post` would hand appends on at once."""
-        driver = self._driver
-        return not (self.held or driver.replica.settings.has_quotas or driver.full)
+        driver, settings = self._driver, self._driver.replica.settings
+        if settings is not self._without_quotas:
+            if settings.has_quotas:
+                return False
+            self._without_quotas = settings
+        return not (self.held or driver.full)
 
     def post(self, request: Appends, size_bytes: int) -> None:
         """Hand the appends on, or hold as many as must wait."""

@@ -176,8 +176,11 @@ class Ahead:
         self._changed.set()
 
 
+#: Time of coming, and bytes, of an append that is answered as if it had not come.
+_NOT_TAKEN: tuple[float | None, int] = (None, 0)
 #: Seconds between signs of life while appends go ahead; clients open another connection after two.
 _TELL_S = 1.0
+_new_run = functools.partial(tuple.__new__, AppendRun)
 #: Requests that append. (A union, made anew for each request, would take longer than the check.)
 APPENDS = (w.Append, w.AppendAfter)
 #: Requests that are written down with who made them: operators', which change more than the log's end.
@@ -239,6 +242,10 @@ class Poster(Protocol):
 
     @property
     def clock_s(self) -> Callable[[], float]: ...
+
+    @property
+    def now_s(self) -> float:
+        """Time of the present step, by `clock_s`."""
 
     @property
     def replica(self) -> Replica: ...
@@ -337,14 +344,15 @@ class ClientRequests:
 
     def _post(self, request: Appends, size_bytes: int) -> None:
         """Hand appends to the core."""
-        self.appends += len(request.items)
-        self._taken[request.client, request.serial] = self._poster.clock_s(), size_bytes
-        expect_last = request.expect_last if isinstance(request, w.AppendAfter) else None
+        self._pass_on(request, size_bytes, self._poster.clock_s())
+
+    def _pass_on(self, request: Appends, size_bytes: int, came_s: float) -> None:
+        client, serial, items = request.client, request.serial, request.items
+        self.appends += len(items)
+        self._taken[client, serial] = came_s, size_bytes
+        expect_last = request.expect_last if type(request) is w.AppendAfter else None
         self._poster.post(
-            q.AppendRun(
-                self, request.client, request.epoch, request.serial, request.items, request.sparse, request.by_hand,
-                expect_last,
-            ),
+            _new_run((self, client, request.epoch, serial, items, request.sparse, request.by_hand, expect_last)),
             size_bytes,
         )
 
@@ -353,18 +361,20 @@ class ClientRequests:
     def answer(self, reply: Reply) -> None:
         """Take the reply to an append; it leaves with `flush`."""
         counters = self._poster.counters
-        assert isinstance(reply, q.Appended | q.Refused)
-        came_s, size_bytes = self._taken.pop((reply.client, reply.serial), (None, 0))
-        if isinstance(reply, q.Appended):
-            count = len(reply.lsns)
+        if type(reply) is q.Appended:
+            _, client, serial, lsns, duplicate = reply
+            count = len(lsns)
             self.appends -= count
-            counters.appends["duplicate" if reply.duplicate else "appended"] += count
-            counters.appended_bytes += 0 if reply.duplicate else size_bytes
+            came_s, size_bytes = self._taken.pop((client, serial), _NOT_TAKEN)
+            counters.appends["duplicate" if duplicate else "appended"] += count
+            counters.appended_bytes += 0 if duplicate else size_bytes
             if came_s is not None:
-                counters.append_s.add(self._poster.clock_s() - came_s, count)
+                counters.append_s.add(self._poster.now_s - came_s, count)
             if not self._outgoing.closed:
                 self._out.append(encode_appended(reply, self.version))
         else:
+            assert type(reply) is q.Refused
+            self._taken.pop((reply.client, reply.serial), None)
             self.appends -= reply.count
             counters.appends[REFUSALS.get(reply.code, "refused")] += reply.count
             if not self.appends:
@@ -443,6 +453,7 @@ class ClientConnection(ClientRequests):
     async def serve(self, bodies: list[Body]) -> None:
         """Serve ``bodies`` and what follows until the connection ends. Raises `LinkClosed`, `FrameError`,
         `WireError`."""
+        self._driver.came_s = self._driver.clock_s()
         self._take_all(bodies)
         self._driver.kick()
         await self._wait_for_room()
@@ -450,11 +461,16 @@ class ClientConnection(ClientRequests):
 
     def _take_all(self, bodies: list[Body]) -> bool:
         """Post all requests. Returns False if no more may be read for now. Raises `WireError`."""
+        settings, limits = self._driver.replica.settings, self._limits
+        small_bytes = min(settings.payload_bytes_max, settings.batch_bytes_max)
         for body in bodies:
-            self.take(decode_client(body, self.version), len(body))
+            request, size_bytes = decode_client(body, self.version), len(body)
+            if type(request) is w.Append and size_bytes <= small_bytes and self._rights is None:
+                self._post(request, size_bytes)  # where `take` would end, too
+            else:
+                self.take(request, size_bytes)
         if self._out:
             self.flush()
-        limits = self._limits
         return not self._allowance.held and not self._behind and (
             self.appends < limits.connection_inflight_max
             and self.link.queued_bytes <= limits.client_outbox_bytes_high
@@ -477,7 +493,7 @@ class ClientConnection(ClientRequests):
 
     def _post(self, request: Appends, size_bytes: int) -> None:
         if size_bytes < AHEAD_BYTES_MIN and not self._behind and self._allowance.is_free:
-            super()._post(request, size_bytes)
+            self._pass_on(request, size_bytes, self._driver.came_s)
         else:
             self._allowance.post(request, size_bytes)
 
@@ -521,7 +537,10 @@ class ClientConnection(ClientRequests):
         return self._host if is_random(client) else client
 
     def flush(self) -> None:
-        super().flush()
+        out = self._out
+        if out:
+            self.link.push(out[0] if len(out) == 1 else b"".join(out))
+            out.clear()
         if self._is_awaited and self.appends < self._limits.connection_inflight_max:
             self._is_awaited = False
             self._answered.unpark_all()

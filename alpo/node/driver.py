@@ -5,16 +5,19 @@ Laws:
 * Only `pump` calls `Replica.step`. A step takes everything that was posted, so work is done per group.
 * `Ready.send` leaves before the write is handed to the writer. `Ready.send_after_write` is encoded and goes to the
   writer with the write: the thread that commits sends it once the commit is done (R14), without waiting for the loop.
-* A lone small write, behind which nothing waits, is committed in the event loop's own thread, if the writer can. While
-  writes are lone, the poller waits for the sockets itself, and keeps the time of the replica's deadlines meanwhile.
+* A lone small write, behind which nothing waits, is committed in the event loop's own thread, if the writer can, once
+  the answers of its step have left. While writes are lone, the poller waits for the sockets itself, and keeps the time
+  of the replica's deadlines meanwhile.
 * Writes are handed over at the end of the event loop's pass, when it is about to release the GIL: a thread woken
   earlier would only wait for the GIL, and take a processor meanwhile.
 * The writer reports by a number that every step reads first; it wakes the driver only if something waits for it.
 * `alpo.core.ready.carry_out` puts what a Ready asks in order; the driver is its `Shell`. At an alarm the driver fails,
   and the server with it.
-* Clients' requests to append collect while others are not answered yet, until as many wait as are under way, something
-  else has to be stepped (the acceptance that answers those, mostly), or `_GRAIN_S` is over: so groups form, and grow
-  with the number of clients. The request of a client that is alone never waits.
+* Clients' requests to append collect while others are not answered yet: so groups form, and grow with the number of
+  clients. They go once as many wait as are under way; if lately `_CROWD` or more went together, not before those under
+  way are answered (a group costs every server as much as some ten appends); and at the latest after `_GRAIN_S`. If
+  that was too soon, answers take long here, and for `_LENIENT_S` a crowd waits no longer than a few. The request of a
+  client that is alone never waits.
 * `pump` runs where inputs arrive, without a task switch; what the poller brings is a group already. Other inputs wait
   for the scheduler's next pass while a write is under way.
 """
@@ -37,6 +40,7 @@ from alpo.core.messages import Envelope
 from alpo.core.ready import Event, Input, Persisted, Ready, Slept, Tick, carry_out
 from alpo.core.replica import Replica
 from alpo.core.requests import AppendRun, Reply
+from alpo.storage.rows import adds_only
 from alpo.storage.writer import After
 
 from .admission import Quotas
@@ -54,10 +58,13 @@ _GRAIN_S = 0.005
 _APART_MS = 1000
 #: Inputs that may wait are stepped once this many are queued.
 _WAITING_MAX = 64
-#: Lone writes in a row after which the event loop's thread commits them, and the most bytes of their bodies. While
-#: several clients append, a commit there would hold up the others' requests.
+#: Clients' requests in one of the last groups from which on others wait for the answers, and seconds without that after
+#: those came too late.
+_CROWD, _LENIENT_S = 8, 0.1
+#: Lone writes in a row after which the event loop's thread commits them; the most bytes of bodies of a single entry,
+#: and of a group, and the most entries of that.
 _LONE_WRITES = 8
-_LONE_BYTES_MAX = 64 << 10
+_LONE_BYTES_MAX, _GROUP_BYTES_MAX, _GROUP_ENTRIES_MAX = 64 << 10, 16 << 10, 64
 
 
 class Asker(Protocol):
@@ -159,10 +166,12 @@ class Driver(trio.abc.Instrument):
         self._inbox: list[Input] = []
         self._inbox_bytes = 0
         self._was_full = False  # an asker saw `full`, and may wait for room
-        self._appends = 0  # clients' requests to append in the inbox
-        self._urgent = False
+        self._runs: list[Input] = []  # clients' requests to append; how many go, when they go anyway
+        self._runs_go, self._runs_due_s, self._lenient_until_s = 0, math.inf, -math.inf
+        self._crowd = 0  # size of the largest of the last groups of these that were small in bytes, roughly
+        self._urgent = self._stepping = False
         self._lone_writes = 0  # in a row; see `_is_lone`
-        self._stepping = False
+        self._lone: tuple[Write, After] | None = None  # one to commit once the step's answers have left
         self._token = trio.lowlevel.current_trio_token()
         self._submitted = 0  # number of the last write handed to the writer
         self._durable = 0  # number of the last write on disk; set by the thread that committed it
@@ -170,7 +179,7 @@ class Driver(trio.abc.Instrument):
         self._report_wanted = False  # set first, then `_durable` is read; `durable` does it in reverse order
         self._awaited: list[tuple[int, trio.Event]] = []  # (write number, event to set when it is on disk)
         self._writes: list[tuple[Write, After]] = []  # writes to hand over at the end of the pass
-        self._running = False
+        self._running, self._wake = False, trio.Event()
         self._deadline_s = math.inf
         self._timer = trio.CancelScope()
         self._armed_s = math.inf  # when the timer goes off
@@ -178,7 +187,6 @@ class Driver(trio.abc.Instrument):
         self.came_s = 0.0
         self._polled = False  # the poller keeps time, and not the timer
         self._scheduled = 0  # tasks that became able to run since the event loop last had nothing to run
-        self._wake = trio.Event()
         #: The error that stopped the driver; `on_failure` is called when it is set.
         self.failure: BaseException | None = None
         self.on_failure: Callable[[], None] = lambda: None
@@ -191,7 +199,6 @@ class Driver(trio.abc.Instrument):
         self.watchers = Watchers()
         #: Set once the replica may leave (R28).
         self.may_stop = trio.Event()
-        self.steps = self.inputs = 0
 
     # -- taking inputs ----------------------------------------------------------------------------------
 
@@ -204,7 +211,7 @@ class Driver(trio.abc.Instrument):
     def full(self) -> bool:
         """True if so many bytes are not yet guaranteed, or not on our own disk, that no more appends are taken. A
         server that does not lead refuses appends, for which it needs no room."""
-        if self.unguaranteed_bytes <= self.inflight_bytes_max or not self.replica.serves:
+        if self._inbox_bytes + self.replica.inflight_bytes <= self.inflight_bytes_max or not self.replica.serves:
             return False
         self._was_full = True
         return True
@@ -217,46 +224,75 @@ class Driver(trio.abc.Instrument):
 
     def post(self, item: Input, size_bytes: int = 0) -> None:
         """Queue an input for the next step; call `kick` after posting all that arrived together."""
-        self._inbox.append(item)
         self._inbox_bytes += size_bytes
-        if self._urgent:
-            return
         if type(item) is AppendRun:
-            self._appends += 1
-            reign = self.replica.reign
-            self._urgent = reign is None or self._appends >= min(reign.serving.unanswered, _WAITING_MAX)
-        else:
+            if not self._runs:
+                self._runs_go = self._go()
+            self._runs.append(item)
+            if len(self._runs) >= self._runs_go:
+                self._urgent = True
+            return
+        self._inbox.append(item)
+        if not self._urgent:
             self._urgent = len(self._inbox) >= _WAITING_MAX or not self.replica.can_wait(item)
 
     def kick(self, *, at_once: bool = False) -> None:
         """Have posted inputs stepped: now if the disk is idle or ``at_once``, else in the next pass. Inputs that can
         wait stay queued until others come."""
         if not self._urgent:
-            if self._appends:
-                self._wake_by(self.clock_s())
-            return
-        if at_once or self._durable == self._submitted:
-            self.pump()
+            if self._runs:
+                self._hold()
+        elif at_once or self._durable == self._submitted:
+            self.pump(force=False)
         else:
             self._wake.set()
 
-    def pump(self) -> None:
-        """Step until nothing is posted. A nested call returns at once: the outer one continues."""
+    def _hold(self) -> None:
+        """Have the appends that wait go in time."""
+        if self._runs_due_s == math.inf:
+            self._runs_due_s = math.ceil(self.clock_s() / _GRAIN_S + 1) * _GRAIN_S
+            if not self._polled:
+                self._wake_by(self._runs_due_s)
+
+    def _go(self, inputs: Sequence[Input] = ()) -> int:
+        """The number of appends that must wait to go now, or together with ``inputs``, which answer others."""
+        reign = self.replica.reign
+        left = reign.serving.unanswered if reign is not None else 0
+        if left and inputs:
+            left = min(left, self.replica.left_after(inputs))
+        if not left or self._crowd < _CROWD or self.now_s < self._lenient_until_s:
+            return min(left, _WAITING_MAX)
+        return max(left, _WAITING_MAX)
+
+    def pump(self, *, force: bool = True) -> None:
+        """Step until nothing is posted; without ``force``, nothing but appends that have to wait. A nested call returns
+        at once: the outer one continues."""
         if self._stepping or self.failure is not None:
             return
         self._stepping = True
         try:
             self._hear_writer()
-            while self._inbox:
-                inputs, self._inbox, self._inbox_bytes = self._inbox, [], 0
-                self._appends, self._urgent = 0, False
-                self.steps += 1
-                self.inputs += len(inputs)
+            while True:
+                inputs, self._inbox, self._urgent = self._inbox, [], False
+                runs = self._runs
+                if runs and (force or len(runs) >= self._runs_go or (inputs and len(runs) >= self._go(inputs))):
+                    inputs += runs
+                    self._runs, self._runs_due_s = [], math.inf
+                    small = self._inbox_bytes <= _GROUP_BYTES_MAX
+                    self._crowd = max(len(runs) if small else 0, self._crowd * 3 // 4)
+                if not inputs:
+                    break
+                if not self._runs:
+                    self._inbox_bytes = 0
                 self.now_s = self.clock_s()
                 if slept_s := self._suspension.look(now_ms := wall_ms(), self.now_s):
                     inputs.insert(0, Slept(slept_s))
                 self._act(self.replica.step(inputs, self.now_s, now_ms))
                 self._want_report()
+                if self._runs:
+                    self._runs_go = self._go()
+            if self._runs:
+                self._hold()
         # the node raises it; raised here it would end the caller's task, which did nothing wrong
         except Exception as error:
             self.failed(error)
@@ -274,6 +310,10 @@ class Driver(trio.abc.Instrument):
 
     def _act(self, ready: Ready) -> None:
         carry_out(ready, self)
+        if self._lone is not None:
+            lone, self._lone = self._lone, None
+            if not self._commit_here(*lone):
+                self._queue(*lone)
         self._set_deadline(ready.deadline_s, ready.write is not None)
         if ready.may_stop:
             self.may_stop.set()
@@ -289,29 +329,36 @@ class Driver(trio.abc.Instrument):
         log.log(level_of(name) if self.keep(name, fields) else logging.DEBUG, name, **fields)
 
     def write(self, write: Write, then_send: list[Envelope]) -> None:
-        """Part of `Shell`: the writer gets ``write`` at the end of the pass."""
+        """Part of `Shell`: the writer gets ``write`` at the end of the pass, or it is committed here once the
+        step's answers have left."""
         after = self._prepare(then_send) if then_send else None
         self.counters.wrote(write)
         idle = self._durable == self._submitted
         self._submitted = write.number
         if write.entries:
-            self._lone_writes = self._lone_writes + 1 if self._is_lone(write) else 0
-        if idle and self._lone_writes > _LONE_WRITES and write.entries and self._commit_here(write, after):
-            return
-        self._writes.append((write, after))
-        if not self._running:
-            self._hand_over()
+            begin = _LONE_WRITES if self._crowd >= _CROWD else 0
+            self._lone_writes = max(self._lone_writes, begin) + 1 if self._is_lone(write) else 0
+        if idle and self._lone_writes > _LONE_WRITES and write.entries:
+            self._lone = write, after
+        else:
+            self._queue(write, after)
         if write.mended:
             self.on_mended([entry.id for entry in write.mended])
 
+    def _queue(self, write: Write, after: After) -> None:
+        self._writes.append((write, after))
+        if not self._running:
+            self._hand_over()
+
     def _is_lone(self, write: Write) -> bool:
-        """True if the write is a single small entry and little else, and everything before it is guaranteed: nothing
-        else is under way."""
-        entry = write.entries[0]
-        alone = write.table is None and write.base is None and write.install is None and write.expunge_from is None
+        """True if the write is a small entry, or group of them, and little else, and nothing else is under way: on a
+        leader, everything before it is guaranteed; on a follower, no thread is at work."""
+        entries, replica = write.entries, self.replica
+        lone = not Jobs.under_way if replica.reign is None else entries[0].id - 1 <= replica.guaranteed_id
+        bytes_max = _LONE_BYTES_MAX if len(entries) == 1 else _GROUP_BYTES_MAX
         return (
-            alone and len(write.entries) == 1 and entry.id - 1 <= self.replica.guaranteed_id and not write.mended
-            and self.replica.inflight_bytes <= write.bodies_bytes <= _LONE_BYTES_MAX
+            lone and len(entries) <= _GROUP_ENTRIES_MAX and replica.inflight_bytes <= write.bodies_bytes <= bytes_max
+            and adds_only(write)
         )
 
     def event(self, event: Event) -> None:
@@ -357,7 +404,10 @@ class Driver(trio.abc.Instrument):
         self._durable = number
         if self._report_wanted:
             with contextlib.suppress(trio.RunFinishedError):  # the server has stopped
-                self._token.run_sync_soon(self.pump)
+                self._token.run_sync_soon(self._heard)
+
+    def _heard(self) -> None:
+        self.pump(force=False)
 
     def _want_report(self) -> None:
         """Ask the writer to wake the driver if anything waits for its report."""
@@ -421,22 +471,37 @@ class Driver(trio.abc.Instrument):
 
     def patience_s(self) -> float:
         """Seconds for which the poller may wait while the event loop stands still; 0 if another task can run, or has
-        to be woken (by a thread at work, for one), or if more than one client appends."""
-        busy = self._scheduled > 1 or self._appends or self._report_wanted or Jobs.under_way
+        to be woken (by a thread at work, for one), or if more than one write is under way at a time."""
+        busy = self._scheduled > 1 or self._report_wanted or Jobs.under_way
         if self._lone_writes <= _LONE_WRITES or busy or self.failure is not None:
             return 0.0
         if self._writes:
             self._hand_over()
-        return self._deadline_s - self.now_s
+        return min(self._deadline_s, self._runs_due_s) - self.now_s
+
+    @property
+    def for_servers(self) -> bool:
+        """True while a crowd's appends have to wait for other servers' acceptances."""
+        reign = self.replica.reign
+        waits = self._crowd >= _CROWD and reign is not None and reign.serving.unanswered > 0
+        return waits and self.now_s >= self._lenient_until_s
 
     def go_on(self) -> None:
         """Do what is due by time, and set the timer: the event loop goes on."""
         self._polled = False
-        if self.came_s >= self._deadline_s:
+        if self.came_s >= self._deadline_s or self.came_s >= self._runs_due_s:
+            self._do_due(self.came_s)
+        if (due_s := min(self._deadline_s, self._runs_due_s)) < self._armed_s:
+            self._wake_by(due_s)
+
+    def _do_due(self, now_s: float) -> None:
+        """Step what is due by time."""
+        late = now_s >= self._runs_due_s
+        if late and self._runs_go:
+            self._lenient_until_s = now_s + _LENIENT_S
+        if now_s >= self._deadline_s:
             self.post(Tick())
-            self.pump()
-        elif self._deadline_s < self._armed_s:
-            self._wake_by(self._deadline_s)
+        self.pump(force=late)
 
     async def run(self) -> None:
         """Step what was collected while a write was under way. Run in a task of its own, with `keep_time` in
@@ -447,7 +512,7 @@ class Driver(trio.abc.Instrument):
             while True:
                 await self._wake.wait()
                 self._wake = trio.Event()
-                self.pump()
+                self.pump(force=False)
         finally:
             self._running = False
             trio.lowlevel.remove_instrument(self)
@@ -456,9 +521,7 @@ class Driver(trio.abc.Instrument):
     async def keep_time(self) -> None:
         """Post a `Tick` at each of the replica's deadlines."""
         while True:
-            self._armed_s = self._deadline_s
+            self._armed_s = min(self._deadline_s, self._runs_due_s)
             with trio.CancelScope(deadline=self._armed_s) as self._timer:
                 await trio.sleep_forever()
-            if trio.current_time() >= self._deadline_s:
-                self.post(Tick())
-            self.pump()
+            self._do_due(trio.current_time())

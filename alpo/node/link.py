@@ -298,7 +298,7 @@ class Link:
         self._take = take
         while not self.closed:
             try:
-                poller.add(self._sock, self._deliver_some)
+                poller.add(self._sock, self._deliver_some, server=self._in_lanes)
             except OSError as error:  # the system watches no more sockets
                 self.close(str(error))
                 break

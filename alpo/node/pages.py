@@ -31,6 +31,7 @@ import time
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 from zlib import crc32
 
@@ -48,6 +49,7 @@ STRETCH_IDS, HELD_MAX = 256, 4 << 20
 #: Entries are followed sixteen at a time, the last of a stretch always; they are in memory for longer.
 _FOLLOW_MASK = 15
 _DATA = int(Kind.DATA)
+_CLIENT = attrgetter("client")
 
 
 class Overtaken(Exception):
@@ -99,17 +101,18 @@ class Traces:
         """Note the clients of the entries up to ``end_id`` that were not followed yet, out of memory. One thread."""
         if end_id - self._next_id > 4 * STRETCH_IDS:  # a start, or a snapshot
             self._next_id, self._followed = end_id - end_id % STRETCH_IDS, None
-        for id in range(self._next_id, end_id + 1):
-            entry = log.entry(id)
-            if entry is None:
+        while (first_id := self._next_id) <= end_id:
+            last_id = min(end_id, _end_of(first_id))
+            entries = log.between(first_id, last_id)
+            if len(entries) <= last_id - first_id:
                 self._followed = None
-            elif self._followed is not None and entry.kind == _DATA:
-                self._followed.add(entry.client)
-            if id == _end_of(id):
+            elif self._followed is not None:
+                self._followed.update(map(_CLIENT, entries))
+            if last_id == _end_of(first_id):
                 if self._followed is not None:
-                    self.note(id // STRETCH_IDS, self._followed)
+                    self.note(first_id // STRETCH_IDS, self._followed)
                 self._followed = set()
-        self._next_id = max(self._next_id, end_id + 1)
+            self._next_id = last_id + 1
         self.due_id = self._next_id | _FOLLOW_MASK
 
     def _forget(self, stretch: int) -> None:

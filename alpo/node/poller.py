@@ -6,17 +6,23 @@ Laws:
 
 * The function of a socket is called whenever that can be read, in no particular order, until it is removed.
 * After all functions of a pass, `Owner.take_group` is called once. Then other tasks run.
-* While one client appends alone, a pass of the event loop costs more than what is done in it. So the poller then waits
-  for its sockets itself, and the event loop stands still meanwhile: at most `_WAIT_S` at a time and `_IN_A_ROW_S` in a
-  row, not beyond the owner's next deadline, and only while no other task can run (`Owner.patience_s`). What wakes tasks
-  in other ways (timers, new connections, other threads) is held up for that long at most.
+* While one client appends alone, or one group of a crowd's appends is under way at a time, a pass of the event loop
+  costs more than what is done in it. So the poller then waits for its sockets itself, and the event loop stands still
+  meanwhile: at most `_WAIT_S` at a time and `_IN_A_ROW_S` in a row, not beyond the owner's next deadline, and only
+  while no other task can run (`Owner.patience_s`). What wakes tasks in other ways (timers, new connections, other
+  threads) is held up for that long at most.
+* While a crowd waits for answers, what it brings next waits with it: once nothing has come, only the sockets of servers
+  end such a wait (`Owner.for_servers`), and all are looked at after it.
 """
 
 from __future__ import annotations
 
+import select
 import selectors
 import socket
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 import trio
@@ -40,44 +46,71 @@ class Owner(Protocol):
     def patience_s(self) -> float:
         """Seconds for which only the sockets are to be waited for; 0 if something else may have to be done."""
 
+    @property
+    def for_servers(self) -> bool:
+        """True if such a wait is to end only when a server has sent something."""
+
     def go_on(self) -> None:
         """Do what is due by time; other tasks run next."""
+
+
+class _Selector(selectors.DefaultSelector):
+    """The part of `select.epoll` that is needed, on systems without that."""
+
+    def poll(self, timeout_s: float) -> list[tuple[int, int]]:
+        """Wait at most so long; returns (descriptor, mask) of each that can be read."""
+        return [(key.fd, mask) for key, mask in self.select(timeout_s)]
 
 
 class Poller:
     """Readable sockets, each with a function to call; `run` it in one task."""
 
     def __init__(self, owner: Owner) -> None:
-        self._selector = selectors.DefaultSelector()
+        if sys.platform == "linux":  # a selector takes longer for each socket that can be read than its receive
+            self._selector, self._servers, self._mask = select.epoll(), select.epoll(), select.EPOLLIN
+        else:
+            self._selector, self._servers, self._mask = _Selector(), _Selector(), selectors.EVENT_READ
+        self._calls: dict[int, Callable[[], None]] = {}
         self._owner = owner
 
-    def add(self, sock: socket.socket, readable: Callable[[], None]) -> None:
-        """Call ``readable`` whenever there is something to receive, or the end of it, until `remove`. Raises OSError if
-        the system watches no more sockets."""
-        self._selector.register(sock, selectors.EVENT_READ, readable)
+    def add(self, sock: socket.socket, readable: Callable[[], None], *, server: bool = False) -> None:
+        """Call ``readable`` whenever there is something to receive, or the end of it, until `remove`. ``server``: the
+        other side is one. Raises OSError if the system watches no more sockets."""
+        if server:
+            self._servers.register(sock.fileno(), self._mask)
+        self._selector.register(sock.fileno(), self._mask)
+        self._calls[sock.fileno()] = readable
 
     def remove(self, sock: socket.socket) -> None:
         """Watch the socket no longer; to be called before it is closed."""
-        self._selector.unregister(sock)
+        del self._calls[sock.fileno()]
+        self._selector.unregister(sock.fileno())
+        with suppress(KeyError, FileNotFoundError):  # it is no server's
+            self._servers.unregister(sock.fileno())
 
     async def run(self) -> None:
         """Call the sockets' functions until cancelled."""
-        owner, clock_s, select = self._owner, self._owner.clock_s, self._selector.select
+        owner, clock_s, poll, calls = self._owner, self._owner.clock_s, self._selector.poll, self._calls
         while True:
             await trio.lowlevel.wait_readable(self._selector)
-            found = select(0)
+            found = poll(0)
             began_s = owner.came_s = clock_s()
             while found:
-                for key, _ in found:
-                    key.data()
+                for fd, _ in found:
+                    if (call := calls.get(fd)) is not None:  # else removed by another's in the same pass
+                        call()
                 owner.take_group()
                 wait_s = min(owner.patience_s(), _WAIT_S)
                 if wait_s <= 0 or owner.came_s > began_s + _IN_A_ROW_S:
                     break
-                found = select(wait_s)
+                found = poll(0 if (for_servers := owner.for_servers) else wait_s)
+                if for_servers and not found:
+                    self._servers.poll(wait_s)
+                    found = poll(0)
                 owner.came_s = clock_s()
             owner.go_on()
 
     def close(self) -> None:
         """Release the system's resources; the last call."""
         self._selector.close()
+        self._servers.close()

@@ -277,7 +277,7 @@ class Guaranteed:
         self._end = (0, 0)  # (id, next LSN) of the stride
 
     def notice(self) -> None:
-        """Look at the replica; called after every step."""
+        """Look at the replica; called after every step that has moved a mark or changed who leads."""
         replica = self._replica
         leads, log, guaranteed_id = replica.reign is not None, replica.log, replica.guaranteed_id
         if not leads or not self._led:

@@ -159,7 +159,7 @@ class Bulk:
         self._pace.bytes_per_s = bytes_per_s
 
     def notice(self, last_id: int, now_s: float) -> None:
-        """Note whether an entry was written; called after every step, at ``now_s`` of Trio's clock."""
+        """Note whether an entry was written; called when a mark has moved, at ``now_s`` of Trio's clock."""
         if last_id != self._seen_id:
             self._seen_id, self._moved_s = last_id, now_s
 

@@ -11,10 +11,12 @@ Laws:
 from __future__ import annotations
 
 import random
+import select
 import socket
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
@@ -158,6 +160,11 @@ class ServerEnd:
     def clock_s(self) -> float:
         """The world's time in seconds."""
         return self._world.now_us / 1e6
+
+    @property
+    def now_s(self) -> float:
+        """Time of the present step: there is no other."""
+        return self.clock_s()
 
     def post(self, request: Any, size_bytes: int = 0, /) -> None:
         """Ask the core; the request's origin gets every reply."""
@@ -331,6 +338,7 @@ class ClientEnd(Connection):
         self._inbox: deque[bytes] = deque()
         self._ended = ""
         self._news: anyio.Event | None = None
+        self._disturbed = False
         wire.to_client.arrive = self._arrive
 
     def _arrive(self, data: bytes) -> None:
@@ -366,13 +374,23 @@ class ClientEnd(Connection):
     async def drain(self) -> None:
         """Return at once: the wire takes everything."""
 
-    async def _readable(self) -> None:
+    async def readable(self) -> None:
         await anyio.lowlevel.checkpoint()
-        while not self._inbox:
-            if self.closed or self._ended:
-                raise self._gone()
+        while not (self._inbox or self.closed or self._ended or self._disturbed):
             self._news = anyio.Event()
             await self._news.wait()
+        self._disturbed = False
+        if not self._inbox:
+            raise self._gone()
+
+    def disturb(self) -> None:
+        self._disturbed = True
+        if self._news is not None:
+            self._news.set()
+
+    def new_poll(self) -> select.poll:
+        """An object whose `poll` tells at once what has arrived."""
+        return cast(select.poll, SimpleNamespace(poll=lambda _: self.closed or self._ended or self._inbox))
 
     def _bodies_now(self) -> list[bytes | memoryview]:
         data = b"".join(self._inbox)

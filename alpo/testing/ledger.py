@@ -13,12 +13,14 @@ from typing import Any, TypeAlias
 
 from alpo.client.appender import Appender
 from alpo.client.arguments import After, Item, Parcel, Payload, Place
+from alpo.client.connection import Maker
 from alpo.client.handle import Handle
 from alpo.client.log import Log
 from alpo.client.operator.sessions import ByHand
 from alpo.client.servers import Servers
 from alpo.core.entries import Entry, Kind, parts
 from alpo.errors import NotGuaranteed
+from alpo.wire.requests import Append
 from alpo_sim.checks import Broken
 
 #: An append in the log: client, serial, payloads.
@@ -58,6 +60,17 @@ class _WatchedAppender(Appender):
         handle = super().append(parcel, place, sparse, deadline_s, awaited)
         self._keep(handle)
         return handle
+
+    @property
+    def maker(self) -> Maker:
+        make = super().maker
+
+        def kept(parcel: Parcel, serial: int, deadline_s: float) -> tuple[Handle, Append]:
+            handle, message = make(parcel, serial, deadline_s)
+            self._keep(handle)
+            return handle, message
+
+        return kept
 
 
 @dataclass(slots=True)

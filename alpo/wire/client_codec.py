@@ -70,7 +70,7 @@ def _append(values: tuple[Any, ...]) -> r.Append | None:
             items = _items(blob)
         except WireError:
             return None
-    return r.Append(client, epoch, serial, sparse, by_hand, items)
+    return tuple.__new__(r.Append, (client, epoch, serial, sparse, by_hand, items))
 
 
 def _item(item: Any) -> tuple[int, bytes]:
@@ -98,6 +98,21 @@ def _lsns(value: Any) -> Sequence[int]:
 
 def _plain_lsns(lsns: Sequence[int]) -> Any:
     return (lsns[0], len(lsns)) if isinstance(lsns, range) else pack(lsns)
+
+
+def _appended(values: tuple[Any, ...]) -> q.Appended | None:
+    """The Appended of these fields, if one look tells that they are sound and its LSNs consecutive; None: see `build`.
+    Every append of every client comes here."""
+    if len(values) != 4 or type(values[2]) is not tuple or len(values[2]) != 2:
+        return None
+    client, serial, (first, number), duplicate = values
+    if not (type(serial) is type(first) is type(number) is int and type(client) is str and type(duplicate) is bool):
+        return None
+    if not (0 < serial <= s.INT_MAX and 0 < number <= ITEMS_MAX and 0 < first <= s.INT_MAX - number + 1):
+        return None
+    if not 0 < len(client.encode()) <= CLIENT_BYTES_MAX:
+        return None
+    return tuple.__new__(q.Appended, (None, client, serial, range(first, first + number), duplicate))
 
 
 _rows = s.rows(ROWS_MAX, str, int, int, int, int)
@@ -215,7 +230,8 @@ REPLIES = (
     Shape(49, q.HandedOver, (s.number, s.number, s.number)),
 )
 
-_APPEND_NUMBER, _APPENDED = REQUESTS[0].number, REPLIES[0]
+_APPEND, _APPENDED = REQUESTS[0], REPLIES[0]
+_APPEND_NUMBER, _APPENDED_NUMBER = _APPEND.number, _APPENDED.number
 
 #: Replies of the core that are sent as a `Done`, with its number.
 _DONE_NUMBERS: dict[type, Callable[[Any], int]] = {
@@ -241,6 +257,8 @@ def encode(
     Raises `WireError` for a value that cannot be packed; fields are checked only on arrival.
     """
     shape = _BY_CLASS[version].get(type(message))
+    if shape is _APPEND:  # every append comes here
+        return frame(pack((_APPEND_NUMBER, *message[:-1], pack(message[-1]))))
     if shape is None:
         shape, message = _DONE, r.Done(message[0], _DONE_NUMBERS[type(message)](message))  # type: ignore[arg-type]
     return frame(pack(s.plain_fields(shape, message)))
@@ -251,7 +269,8 @@ def encode_appended(reply: q.Appended, version: int = r.VERSION) -> bytes:
     if _BY_CLASS[version][q.Appended] is not _APPENDED:
         return encode(reply, version)
     _, client, serial, lsns, duplicate = reply
-    return frame(pack((_APPENDED.number, client, serial, _plain_lsns(lsns), duplicate)))
+    plain = (lsns[0], len(lsns)) if type(lsns) is range else _plain_lsns(lsns)
+    return frame(pack((_APPENDED_NUMBER, client, serial, plain, duplicate)))
 
 
 def encode_parts(message: r.Append | r.AppendAfter, version: int = r.VERSION) -> list[bytes]:
@@ -292,7 +311,11 @@ def decode_client(body: bytes | memoryview, version: int = r.VERSION) -> r.Clien
 
 def decode_server(body: bytes | memoryview, version: int = r.VERSION) -> r.ServerReply | r.Problem:
     """Decode a server's answer to a client, or its `Problem`. Raises `WireError`."""
-    return _decode(unpack_message(body), _BY_NUMBER_REPLY[version], "an answer")  # type: ignore[no-any-return]
+    fields = unpack_message(body)
+    answer = _appended(fields[1:]) if fields[0] == _APPENDED.number else None
+    if answer is not None:
+        return answer
+    return _decode(fields, _BY_NUMBER_REPLY[version], "an answer")  # type: ignore[no-any-return]
 
 
 def _decode(fields: tuple[Any, ...], known: dict[int, Shape], what: str) -> Any:

@@ -3,6 +3,7 @@ without a loss or a repeat, whatever else comes."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 from anyio.from_thread import start_blocking_portal
 from fake_cluster import CUT, SWALLOW, TAKE, TAKE_CUT, Appends, FakeCluster, FakeServer, fake_cluster
-from test_client_fork import in_child, outcome
+from test_client_fork import CHILD_S, in_child, outcome
 from test_client_sync import cluster_in_a_thread
 
 import alpo
@@ -266,11 +267,15 @@ def test_an_interrupt_during_the_wait_leaves_the_append_to_the_loop() -> None:
 class Stepping:
     """Calls ``what`` before one of the instructions of an append in the caller's own thread: the ``at``-th."""
 
+    #: Ends of the names of files whose instructions do not count.
+    left_out: tuple[str, ...] = ()
+
     def __init__(self, at: int, what: Callable[[], object]) -> None:
         self.left, self.what = at, what
 
     def __call__(self, frame: FrameType, event: str, arg: object) -> Stepping | None:
-        if "/alpo/" not in frame.f_code.co_filename:
+        file = frame.f_code.co_filename
+        if "/alpo/" not in file or file.endswith(self.left_out):
             return None
         frame.f_trace_lines, frame.f_trace_opcodes = False, True
         if event == "opcode":
@@ -333,11 +338,19 @@ def test_a_signals_handler_that_appends_at_any_instruction_is_not_waited_for(mon
 # -- real servers, plain and over TLS -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-def test_real_servers_that_are_killed(tls: bool, tmp_path: Path) -> None:
+@contextmanager
+def real_servers(tls: bool, tmp_path: Path) -> Iterator[LocalCluster]:
     cluster = LocalCluster.create(tmp_path / "c", 3, free_base_port(3), tls)
     cluster.spawn(cluster.servers)
     try:
+        yield cluster
+    finally:
+        cluster.stop(grace_s=0.0)
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_real_servers_that_are_killed(tls: bool, tmp_path: Path) -> None:
+    with real_servers(tls, tmp_path) as cluster:
         with connected(cluster.addresses, timeout_s=60, tls=cluster.tls) as log:
             told: dict[int, bytes] = {}
             for killed in range(4):
@@ -353,5 +366,68 @@ def test_real_servers_that_are_killed(tls: bool, tmp_path: Path) -> None:
                 cluster.spawn([leader])
             assert log.here > 100
             assert {r.lsn: r.payload for r in log.read()} == told
-    finally:
-        cluster.stop(grace_s=0.0)
+
+
+def fork(file: Path, children: list[int]) -> None:
+    """Fork; the child opens the file under the numbers of the connections that it has closed."""
+    children.append(os.fork())
+    if not children[0]:
+        signal.alarm(CHILD_S)
+        for _ in range(12):
+            os.open(file, os.O_RDWR | os.O_CREAT)
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_a_child_forked_at_any_instruction_uses_nothing_of_its_parent_s(
+    tls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child ends with `Closed`, or with what had been answered before; the parent goes on."""
+    monkeypatch.setattr(appender, "LONE", 1)
+    file, told = tmp_path / "file", dict[int, bytes]()
+    with real_servers(tls, tmp_path) as cluster, connected(cluster.addresses, tls=cluster.tls) as log:
+        for at in range(1, 10_000, 12):
+            warm(log)
+            children: list[int] = []
+            step, ended = Stepping(at, partial(fork, file, children)), "Closed"
+            try:
+                step.run(lambda: told.update({log.append(b"x"): b"x"}))
+                ended = "appended"
+            except alpo.Closed:
+                pass
+            finally:
+                if children == [0]:
+                    os._exit(0 if ended == "Closed" or at > 300 else 1)
+            if not children:
+                break
+            assert os.waitpid(children[0], 0)[1] == 0, "the child hung, or failed"
+            assert (ended, file.stat().st_size) == ("appended", 0)
+        assert at > 300
+        assert {r.lsn: r.payload for r in log.read() if r.payload != b"warm"} == told
+
+
+@pytest.mark.parametrize("appends", [False, True], ids=["interrupt", "append"])
+def test_a_signal_at_any_instruction_over_tls(
+    appends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(appender, "LONE", 1)
+    monkeypatch.setattr(connection, "_LET_GO_S", 0.01)
+    told: list[tuple[int, bytes]] = []
+    with real_servers(True, tmp_path) as cluster, connected(cluster.addresses, "n", tls=cluster.tls) as log:
+        for at in range(1, 10_000, 12):
+            warm(log)
+            inner, outer, after = b"inner %d" % at, b"outer %d" % at, b"after %d" % at
+            step = Stepping(at, partial(note, log, told, inner) if appends else interrupt)
+            if not appends:  # no real signal interrupts between a `with` and its lock
+                step.left_out = ("/secure.py",)
+            step.run(partial(note, log, told, outer))
+            note(log, told, after)
+            if step.left > 0:
+                break
+        assert at > 300
+        there = {r.lsn: r.payload for r in log.read() if r.payload != b"warm"}
+        assert there.items() >= set(told)
+        assert len(set(there.values())) == len(there)
+
+
+def note(log: Log, told: list[tuple[int, bytes]], payload: bytes) -> None:
+    told.append((log.append(payload), payload))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from cluster_kit import Cluster
@@ -11,8 +12,8 @@ from hypothesis import strategies as st
 from session_leader import random_id
 
 from alpo.core.entries import Entry, Kind
-from alpo.core.messages import Room
-from alpo.core.ready import Space
+from alpo.core.messages import AppendAnswer, Envelope, Room
+from alpo.core.ready import Received, Space, Tick
 from alpo.core.requests import Appended, AppendRun, ChangeSettings, Code, Refused, Reply
 
 CLIENTS = [random_id(1_700_000_200_000, number) for number in range(4)]
@@ -97,6 +98,27 @@ def test_a_client_s_second_append_in_a_group_follows_its_first(again: bool) -> N
     assert isinstance(reply, Appended) and reply.duplicate is again
 
 
+class Looked(Sequence[AppendRun]):
+    """Runs of one client, which count how often one is looked at."""
+
+    def __init__(self, count: int) -> None:
+        self._runs = [AppendRun(serial, CLIENTS[0], 0, serial, [(1, b"x")]) for serial in range(2, count + 2)]
+        self.times = 0
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __getitem__(self, at: Any) -> Any:
+        self.times += 1
+        return self._runs[at]
+
+
+def test_appends_that_form_no_group_are_looked_at_a_few_times_each() -> None:
+    table, runs = leader(1024).reigning.sessions, Looked(500)
+    assert [table.group(runs, at, 10) for at in range(500)] == [1, *[0] * 499]
+    assert runs.times < 3 * len(runs)
+
+
 def test_without_space_a_group_is_refused_one_by_one() -> None:
     cluster = leader(1024)
     runs = [AppendRun(client, client, 0, 2, [(1, b"x")]) for client in CLIENTS]
@@ -104,3 +126,30 @@ def test_without_space_a_group_is_refused_one_by_one() -> None:
     assert [(r.client, r.code) for r in cluster.replies if isinstance(r, Refused)] == [
         (client, Code.NO_SPACE) for client in CLIENTS
     ]
+
+
+def test_what_inputs_would_leave_without_a_majority_is_known_before_their_step() -> None:
+    cluster = Cluster(3)
+    leader = cluster.elect()
+    cluster.run(0.5)
+    acceptances: list[Envelope] = []
+
+    def caught(envelope: Envelope) -> bool:
+        if isinstance(envelope.message, AppendAnswer) and envelope.message.match_id > leader.guaranteed_id:
+            acceptances.append(envelope)
+            return True
+        return False
+
+    cluster.catches = caught
+    for serial in (1, 2, 3):
+        cluster.append(CLIENTS[0], serial, b"a payload")
+    cluster.run_until(lambda: len(acceptances) >= 2 and leader.log.stable_id == leader.last_id)
+    one, two = (Received(envelope, leader.now_s) for envelope in acceptances[-2:])
+    left = leader.last_id - leader.guaranteed_id
+    assert left >= 3 and leader.left_after([]) == leader.left_after([Tick()]) == left
+    for inputs in ([one], [two], [one, two]):
+        most = max(each.envelope.message.match_id for each in inputs if isinstance(each.envelope.message, AppendAnswer))
+        assert leader.left_after(inputs) == leader.last_id - most
+    expected = leader.left_after([one])
+    cluster.give(leader.me.id, one)
+    assert leader.last_id - leader.guaranteed_id == expected

@@ -37,7 +37,8 @@ class Told:
         self.script = list(script)
         self.steps: list[list[Any]] = []
         self.inflight_bytes = 0
-        self.guaranteed_id = 0
+        self.guaranteed_id = self.last_id = 0
+        self.counted: dict[object, int] = {}  # the entry up to which an input is the majority's acceptance
         self.reign: Any = None
         self.serves = True
         self.waits: tuple[type, ...] = ()
@@ -52,6 +53,9 @@ class Told:
 
     def can_wait(self, item: object) -> bool:
         return isinstance(item, self.waits)
+
+    def left_after(self, inputs: Sequence[object]) -> int:
+        return self.last_id - max(self.counted.get(item, self.guaranteed_id) for item in inputs)
 
     def start(self, _now_s: float, _wall_ms: int) -> Ready:
         return Ready(deadline_s=FAR_S)
@@ -109,7 +113,7 @@ class Passes:
     """The user of a poller that never lets it wait by itself. ``then``: called after each group."""
 
     clock_s = staticmethod(trio.current_time)
-    came_s = 0.0
+    came_s, for_servers = 0.0, False
 
     def __init__(self, then: Callable[[], None] = lambda: None) -> None:
         self.take_group = then

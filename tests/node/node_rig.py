@@ -35,7 +35,7 @@ from alpo.wire.codec import decode_hello, decode_server, encode
 from alpo.wire.framing import FrameReader
 
 FRAME_BYTES_MAX = 1 << 25
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class HeldWriter:
@@ -104,10 +104,11 @@ def random_id(ms: int | None = None) -> str:
     return random_client(ms or time.time_ns() // 1_000_000, random.getrandbits(80))
 
 
-def listening_socket() -> socket.socket:
-    """A socket that listens on a free loopback port."""
+def listening_socket(port: int = 0) -> socket.socket:
+    """A socket that listens on a loopback port; 0: a free one."""
     sock = socket.socket()
-    sock.bind(("127.0.0.1", 0))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind(("127.0.0.1", port))
     sock.listen(1024)
     sock.setblocking(False)
     return sock
@@ -187,8 +188,7 @@ async def rig(
                 finally:
                     nursery.cancel_scope.cancel()
         finally:
-            while _open:
-                _open.pop().socket.close()  # whether or not time is up
+            hang_up()  # whether or not time is up
             for sock in visits:
                 sock.close()
 
@@ -234,6 +234,12 @@ class Client:
         with trio.fail_after(WAIT_S):
             body = await self.body()
         return None if body is None else decode_hello(body)
+
+
+def hang_up() -> None:
+    """Close all connections made so far."""
+    while _open:
+        _open.pop().socket.close()
 
 
 async def connect_raw(address: str) -> Client:

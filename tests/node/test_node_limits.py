@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 import trio
 from node_rig import append, connect, connect_raw, founded, random_id, read, rig, until, writer_of
@@ -66,7 +68,7 @@ async def test_a_flood_waits_outside_while_the_disk_does_not_answer() -> None:
             for client, id in zip(clients, ids, strict=True):
                 flood = [append(id, serial, b"z" * 8 * KIB) for serial in range(1, 501)]
                 nursery.start_soon(client.send, *flood)
-            await until(lambda: len(node.driver.room) == len(clients) and not node.driver._inbox)
+            await until(lambda: len(node.driver.room) == len(clients) and not node.driver._runs)
             taken = node.replica.inflight_bytes
             assert limit < taken < limit + 5 * (256 * KIB + 8 * KIB)
             writer_of(node).release()
@@ -151,6 +153,8 @@ async def test_a_client_that_does_not_read_its_answers_is_not_read_either(monkey
                 while True:
                     await client.send(*(w.Status(n) for n in range(32)))
 
+            client.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * KIB)
+            served.link._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * KIB)
             nursery.start_soon(ask_for_ever)
             await until_waited_for(served.link)
             other = await connect(r.addresses[0])

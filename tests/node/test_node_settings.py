@@ -5,10 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from node_rig import Rig, append, connect, random_id, read, rig, until
+import trio
+from node_rig import (
+    Rig,
+    append,
+    connect,
+    hang_up,
+    held_writer,
+    listening_socket,
+    memory_of,
+    random_id,
+    read,
+    rig,
+    until,
+)
 
 from alpo.core import requests as q
 from alpo.core.entries import join_payloads
+from alpo.core.ready import Tick
+from alpo.node.host import Host
 from alpo.wire import requests as w
 
 MIB = 1 << 20
@@ -39,6 +54,38 @@ async def test_who_was_greeted_under_other_limits_has_to_connect_anew() -> None:
         assert dict(other.values)["names_max"] == 9
         client = await connect(r.addresses[0])
         assert isinstance(await client.ask(w.Status(1)), w.StatusAnswer)  # still open: not a limit of clients
+
+
+@pytest.mark.trio
+async def test_limits_set_before_a_start_are_no_news_after_it() -> None:
+    """A passive server's mark on disk may be older than they are; nothing else changes there when it moves."""
+    async with rig(2) as r:
+        raised = q.ChangeSettings(1, (("payload_bytes_max", MIB, 2 * MIB),))
+        await ask_leader(r, raised, q.SettingsAre)
+        leader = await r.leader()
+        passive = next(node for node in r.nodes if node is not leader)
+        await until(lambda: passive.replica.settings.payload_bytes_max == 2 * MIB)
+    async with trio.open_nursery() as nursery:
+        async def start(node: Host) -> Host:
+            store = memory_of(node).crash()
+            again = Host(node._cfg, node.limits, store, held_writer(store))
+            await nursery.start(again.run, listening_socket(int(node.us.address.rpartition(":")[2])))
+            again.replica.heard_s = None
+            return again
+
+        passive, leader = await start(passive), await start(leader)
+        assert passive.replica.guaranteed_id == 0
+        leader.replica.election.timer_s = trio.current_time()
+        leader.driver.post(Tick())
+        leader.driver.pump()
+        await until(lambda: passive.replica.guaranteed_id == passive.replica.last_id > 2)
+        client, operator = await connect(passive.us.address), await connect(leader.us.address)
+        other = await operator.ask(q.ChangeSettings(1, (("names_max", 10_000, 9),)))
+        assert dict(other.values)["names_max"] == 9
+        await until(lambda: passive.replica.guaranteed_id == leader.replica.last_id)
+        assert isinstance(await client.ask(w.Status(1)), w.StatusAnswer)  # still open
+        hang_up()
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.trio

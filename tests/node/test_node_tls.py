@@ -32,6 +32,7 @@ from tls_kit import (
 
 from alpo.core import requests as q
 from alpo.dialling import Way
+from alpo.node import link
 from alpo.node.admission import Limits
 from alpo.node.link import Link
 from alpo.secure import Contexts, SecureSocket
@@ -191,12 +192,13 @@ def _of_another_ca(at: Path) -> ssl.SSLContext:
 ], ids=["another CA", "expired", "none", "no client's", "TLS 1.2"])
 @pytest.mark.trio
 async def test_the_reason_of_a_refusal_arrives_every_time(
-    certs: Path, tmp_path: Path, make: Callable[[Path], ssl.SSLContext], words: str
+    certs: Path, tmp_path: Path, make: Callable[[Path], ssl.SSLContext], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = tmp_path / "certs"
     shutil.copytree(certs, mine)
     context = make(mine)
-    async with running(certs) as server:
+    monkeypatch.setattr(link, "_LINGER_S", 30.0)  # a machine that stalls is late, and not refused
+    async with running(certs, Limits(hello_timeout_s=60.0)) as server:
         told: list[str] = []
 
         async def ask() -> None:

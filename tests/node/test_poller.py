@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
 
 import pytest
 import trio
@@ -23,6 +25,7 @@ class Alone:
 
     def __init__(self, patience: Callable[[], float]) -> None:
         self.now_s = self.came_s = 0.0
+        self.for_servers = False
         self.patience_s = patience
         self.did: list[str] = []
 
@@ -85,6 +88,47 @@ async def test_it_goes_on_by_itself_for_a_while_only() -> None:
 
 
 @pytest.mark.trio
+async def test_only_servers_end_a_wait_for_them_and_all_are_looked_at_after_it(nursery: trio.Nursery) -> None:
+    owner = Alone(lambda: 1.0)
+    owner.for_servers = True
+    poller = Poller(owner)
+    (client, of_client), (server, of_server) = socket.socketpair(), socket.socketpair()
+    servers = poller._servers
+
+    class Waits:
+        def poll(self, wait_s: float) -> list[tuple[int, int]]:
+            if owner.did.count("wait") == 2:
+                owner.patience_s = lambda: 0.0
+            owner.did.append("wait")
+            of_client.send(b"x")
+            assert not servers.poll(0), "a client ends none"
+            of_server.send(b"x")
+            return servers.poll(wait_s)
+
+    def receive(sock: socket.socket, name: str) -> None:
+        sock.recv(1)
+        owner.did.append(name)
+
+    with client, server, of_client, of_server:
+        poller.add(client, partial(receive, client, "client"))
+        poller.add(server, partial(receive, server, "server"), server=True)
+        poller._servers = cast(Any, Waits())
+        nursery.start_soon(poller.run)
+        of_client.send(b"x")
+        await until(lambda: "go on" in owner.did)
+        assert owner.did[:2] == ["client", "group"]
+        assert [sorted(owner.did[at : at + 4]) for at in (2, 6, 10)] == [["client", "group", "server", "wait"]] * 3
+        assert owner.did[14:] == ["go on"]
+        poller._servers = servers
+        of_server.send(b"x")
+        poller.remove(server)
+        poller.remove(client)
+        assert not servers.poll(0), "it is watched no more"
+        nursery.cancel_scope.cancel()
+    poller.close()
+
+
+@pytest.mark.trio
 async def test_the_driver_has_patience_only_while_one_client_appends_and_nothing_else_can_run() -> None:
     replica = Told()
     rec = Recorder(replica)
@@ -121,8 +165,8 @@ async def test_the_driver_has_patience_only_while_one_client_appends_and_nothing
     driver.post(Tick())
     driver.pump()
     assert 0.0 < driver.patience_s() <= 0.25, "not beyond what is due"
-    append(30, 31)
-    assert driver.patience_s() == 0.0, "several clients"
+    append(30, *range(31, 31 + driver_module._GROUP_ENTRIES_MAX))
+    assert driver.patience_s() == 0.0, "many clients"
 
 
 @pytest.mark.trio

@@ -155,7 +155,7 @@ async def test_a_leader_that_is_deposed_answers_what_it_held() -> None:
 @pytest.mark.trio
 async def test_a_saturated_server_gives_every_connection_its_turn() -> None:
     limits = Limits(inflight_bytes_max=1 << 20)
-    async with rig(3, limits=limits) as found:
+    async with rig(3, limits=limits, election_timeout_s=20.0) as found:  # a machine that stalls deposes nobody
         leader = await found.leader()
         at, greedy = found.addresses[leader.us.me.id - 1], 8
         modest, name = await connect(at), random_id()

@@ -121,8 +121,8 @@ class Tail:
     def __init__(self, entries: list[Entry]) -> None:
         self.entries, self.first_id = entries, 1
 
-    def entry(self, id: int) -> Entry | None:
-        return self.entries[id - 1] if self.first_id <= id <= len(self.entries) else None
+    def between(self, first_id: int, last_id: int) -> list[Entry]:
+        return self.entries[max(first_id, self.first_id) - 1 : last_id]
 
 
 class Counted:

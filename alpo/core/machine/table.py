@@ -213,7 +213,7 @@ class SessionState(JournalledSessions):
     def _over(self, session: Session, window: int) -> list[Slot]:
         """Take off the oldest slots without which ``session`` still remembers ``window`` serials (R32)."""
         slots, spare, over = session.slots, session.held - window, 0
-        while over < len(slots) and (number := serials_of(slots[over][4])) <= spare:
+        while spare > 0 and over < len(slots) and (number := serials_of(slots[over][4])) <= spare:
             spare -= number
             over += 1
         forgot = slots[:over]

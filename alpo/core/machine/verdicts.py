@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from typing import NamedTuple, TypeAlias
 
 from alpo.core.entries import created_ms, json_body, offset, same, serials_of, valid_name
@@ -128,7 +127,8 @@ class SessionTable(SessionState):
         all: `judge` would accept each of them as it is, after those before it."""
         sessions, clients = self._sessions, set[str]()
         room = min(self.settings.window, self.settings.window_total) - self._flying_above(guaranteed_id)
-        for run in islice(runs, at, at + max(room, 0)):
+        for place in range(at, min(len(runs), at + room)):
+            run = runs[place]
             session = sessions.get(run.client)
             if (
                 session is None or run.serial != session.last[0] + 1 or run.epoch != session.opened[0]
