@@ -33,7 +33,7 @@ class Refused(Exception):
     """The reason why a command has changed nothing."""
 
 
-# -- the machine: what is said below is all that processes have to agree upon -------------------------------------------
+# -- the machine: what is said below is all that processes have to agree upon ------------------------------------------
 
 
 class Ledger:
@@ -115,7 +115,7 @@ def transfer(source: str, target: str, cents: int, reference: str = "") -> bytes
     return json.dumps(["move", source, target, cents, reference]).encode()
 
 
-# -- the program --------------------------------------------------------------------------------------------------------
+# -- the program -------------------------------------------------------------------------------------------------------
 
 
 def say(**fields: Any) -> None:
