@@ -170,7 +170,8 @@ async def told(ledger: Replica[Ledger], command: bytes) -> None:
     except (alpo.ProtocolError, alpo.TlsMismatch):
         raise  # the servers are another cluster's, as after a restore: begin anew
     except alpo.NotGuaranteed:
-        say(**about, unknown=True)  # it is in the log, or never will be; it must not be sent again before that is known
+        say(**about, unknown=True)
+        # The command is in the log, or never will be: wait until that is known, and do not send it again.
         while not await settled(ledger):
             pass
     except alpo.Unavailable as error:
