@@ -17,13 +17,13 @@ import typer
 ROOT = Path(__file__).parents[1]
 #: The most that there may be of each.
 BUDGET = {
-    "lines of alpo": 46_250,
-    "lines of cli": 10_400,
+    "lines of alpo": 47_450,
+    "lines of cli": 10_500,
     "lines of sim": 17_600,
-    "lines of tests": 64_450,
-    "files of alpo, cli and sim": 311,
-    "options of alpo and alpo-pipeline": 586,
-    "words of docs and README": 60_600,
+    "lines of tests": 65_250,
+    "files of alpo, cli and sim": 317,
+    "options of alpo and alpo-pipeline": 590,
+    "words of docs and README": 60_800,
 }
 #: The part of a number that may be left over.
 SPARE = 1 / 20

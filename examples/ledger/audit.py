@@ -81,7 +81,7 @@ def audit(spark: SparkSession, servers: str) -> Audit:
 
 
 def lsns_done(ledger: SyncReplica[Ledger], since: int, commands: DataFrame) -> list[int]:
-    """Where the commands are that were answered as done; the others were refused."""
+    """LSNs of the commands that were answered as done; the others were refused."""
     (last,) = commands.selectExpr("max(lsn)").collect()[0]
     found: list[int] = []
     if last is not None:
@@ -94,7 +94,7 @@ def lsns_done(ledger: SyncReplica[Ledger], since: int, commands: DataFrame) -> l
 
 
 def replayed(servers: str, lsn: int) -> Balances:
-    """What is on each account as of an LSN, as `alpo-pipeline replay` has it."""
+    """Sums on all accounts as of an LSN, as `alpo-pipeline replay` has them."""
     with tempfile.TemporaryDirectory() as directory:
         items = Path(directory) / "items.jsonl"
         subprocess.run([

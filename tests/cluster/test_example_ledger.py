@@ -33,7 +33,7 @@ ANSWERS = 15
 
 
 class Worker:
-    """One process that makes transfers, and what it has said."""
+    """One process that makes transfers, and its lines of JSON."""
 
     def __init__(self, name: str, directory: Path, servers: str) -> None:
         self.name = name
@@ -44,7 +44,7 @@ class Worker:
             )
 
     def said(self) -> list[dict[str, Any]]:
-        """What it has said: a line that a kill cut off is not counted."""
+        """Lines that it has said, without one that a kill cut off."""
         lines = self._log.read_text().splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
 
@@ -84,7 +84,7 @@ def killed(workers: list[Worker]) -> Iterator[None]:
 
 
 async def ran(*words: str) -> dict[str, Any]:
-    """What a program says that ends by itself, in the folder of the example."""
+    """Run a program that ends by itself, in the folder of the example; returns what it says."""
     done = await trio.run_process(
         [sys.executable, *words], capture_stdout=True, capture_stderr=True, check=False, cwd=EXAMPLE
     )
