@@ -20,15 +20,16 @@ from .watching import Watching
 
 P = ParamSpec("P")
 S = TypeVar("S")
+S_co = TypeVar("S_co", covariant=True)
 T = TypeVar("T")
 R = TypeVar("R", bound=Replicated[Any, Any])
 Y = TypeVar("Y", bound="SyncReplicated[Any]")
 
 
-class Twin(Generic[S]):
+class Twin(Generic[S_co]):
     """The blocking twin of an object that lives in the loop of ``log``: `blocking` makes its methods."""
 
-    def __init__(self, log: SyncLog, it: S) -> None:
+    def __init__(self, log: SyncLog, it: S_co) -> None:
         self._log = log
         self._it = it
 

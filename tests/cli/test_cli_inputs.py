@@ -66,6 +66,8 @@ WRITTEN = {
     "alpo-sim sweep --to": ("sweep", "1..2", "--to", "{below}"),
     "alpo-pipeline report --to": ("report", "--to", "{bad}.html", "--log", "{log}"),
     "alpo-pipeline replay --to": ("replay", "--state", "--to", "{below}", "--path", "{log}"),
+    "alpo-pipeline replay --items": (
+        "replay", "--machine", "m:M", "--name", "m", "--items", "{bad}", "--path", "{log}"),
     "alpo-sim run --trace": ("run", "--seed", "1", "--seconds", "1", "--trace", "{bad}"),
     "alpo-sim shrink --output": ("shrink", "1", "--output", "{bad}"),
     "alpo-sim draw --output": ("draw", "1", "--output", "{bad}.svg"),

@@ -32,6 +32,7 @@ from state_tables_kit import (
     story,
 )
 
+from alpo.rsm.hosted import found
 from alpo.spark import reading, states
 from alpo.spark.files import FileOrigin
 from alpo.spark.folded import state_at
@@ -332,4 +333,12 @@ def test_a_state_of_foreign_payloads_alone_is_none(tmp_path: Path) -> None:
         state(path=log.path)
     log.append([[FOUND]])
     assert state(path=log.path) == []
+    log.close()
+
+
+def test_a_state_is_none_where_a_machine_was_founded(tmp_path: Path) -> None:
+    log = FileLog(tmp_path / "other")
+    log.append([[found(ID, "ledger", 1)]])
+    with pytest.raises(SourceError, match=r"ALPO_OTHER_MACHINE: this log holds a machine \(alpo.rsm\), founded at"):
+        state(path=log.path)
     log.close()

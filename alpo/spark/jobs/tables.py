@@ -28,8 +28,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .. import ledger
-from ..folded import state_at
-from ..origin import Extent, Origin, SourceError
+from ..folded import state_at, upto_of
+from ..origin import Origin, SourceError
 from ..reading import pinned
 from ..states import ARROW, State, batches_of
 from .fan import Progress, unseen
@@ -231,7 +231,7 @@ class StateReplayed(NamedTuple):
 def replay_state(wanted: StateWanted, on_progress: Progress = unseen) -> StateReplayed:
     """Make the table if it does not exist. Raises `SourceError` if it cannot be made."""
     extent = wanted.origin.extent()
-    lsn = _upto_of(wanted.origin, extent, wanted.upto_lsn)
+    lsn = upto_of(wanted.origin, extent, wanted.upto_lsn)
     with alone(wanted.directory):
         identify(wanted.directory, Identity(extent.cluster, FOLD))
         clear(wanted.directory)
@@ -244,16 +244,6 @@ def replay_state(wanted: StateWanted, on_progress: Progress = unseen) -> StateRe
         table = Table(place, extent.cluster, lsn, (_write(place / "part-00000.parquet", state),))
         finish(table)
         return StateReplayed(table, state.id, True, state.from_lsn, state.payloads, state.own)
-
-
-def _upto_of(origin: Origin, extent: Extent, upto_lsn: int | None) -> int:
-    """The last payload to fold: ``upto_lsn``, or the last one that exists. Raises `SourceError`."""
-    last_lsn = extent.next_lsn - 1
-    if not last_lsn:
-        raise SourceError(f"{origin.where} holds no payloads yet")
-    if upto_lsn is not None and upto_lsn > last_lsn:
-        raise SourceError(f"{origin.where} ends at LSN {last_lsn}, and --upto is {upto_lsn}")
-    return upto_lsn or last_lsn
 
 
 def _id_in(table: Table) -> str:

@@ -224,10 +224,20 @@ def report(
 @with_servers_if_given
 def replay(
     target: Target,
-    to: Annotated[Path, typer.Option("--to", metavar="DIR",
-                                     help="Where the tables go: a directory that all executors see.")],
+    to: Annotated[Path | None, typer.Option("--to", metavar="DIR",
+                                            help="With --state, where the tables go: a directory that all executors"
+                                                 " see.")] = None,
     state: Annotated[bool, typer.Option("--state",
                                         help="Fold the log's replicated state (alpo.state): its variables.")] = False,
+    machine: Annotated[str | None, typer.Option("--machine", metavar="MODULE:CLASS",
+                                                help="Fold the log's machine (alpo.rsm), with this class of yours."
+                                                )] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="The machine's name.")] = None,
+    code_version: Annotated[int, typer.Option("--code-version", min=1, max=65_535,
+                                              help="The machine's version that the class is made for.")] = 1,
+    items: Annotated[Path | None, typer.Option("--items", metavar="FILE",
+                                               help="With --machine, where its items go, a JSON line each."
+                                               )] = None,
     path: Annotated[str | None, typer.Option("--path", metavar="DATA_OR_BACKUP",
                                              help="Read a data directory or a backup, not servers.")] = None,
     archive: Annotated[str | None, typer.Option("--archive", metavar="DIR",
@@ -235,21 +245,36 @@ def replay(
     upto: Annotated[int | None, typer.Option("--upto", metavar="LSN", min=1, max=INT_MAX, show_default="the end now",
                                              help="The last payload to fold.")] = None,
 ) -> None:
-    """Fold the log's replicated state into a table of its variables, as of any LSN.
+    """Fold what is replicated in the log, as of any LSN: its state into a table of the variables, or a machine of your
+    own into its items and their digest.
 
     It folds from the beginning, or the first snapshot, in this process, without Spark. It may be stopped anywhere and
-    run again, and the same replay makes the same bytes. A log is folded by functions of yours with Spark itself:
-    examples/spark/fold.py.
+    run again, and the same replay makes the same bytes. Any other log is folded by functions of yours with Spark
+    itself: examples/spark/fold.py.
 
     Examples:
         alpo-pipeline replay --state --to states
-        alpo-pipeline replay --state --to states --upto 120000 --json
         alpo-pipeline replay --state --path monday.alpo --archive /mnt/archive --to states
+        alpo-pipeline replay --machine ledger:Ledger --name ledger
+        alpo-pipeline replay --machine ledger:Ledger --name ledger --upto 120000 --items accounts.jsonl --json
     """
-    refuse(not state, "what shall be folded? --state: the log's replicated state")
+    refuse(state == (machine is not None),
+           "what shall be folded? --state: the log's state; or --machine MODULE:CLASS: the machine in it")
     if path is not None:
         a_log(Path(path), "--path")
     refuse(archive is not None and not Path(archive).is_dir(), f"--archive {archive}: there is no such directory")
+    if machine is None:
+        refuse(name or items, "--name and --items go with --machine")
+        _replay_state(target, to, path, archive, upto)
+    else:
+        refuse(to, "--to goes with --state; the items of a machine go to --items FILE")
+        refuse(not name, "--machine needs the machine's --name")
+        _replay_machine(target, (machine, name or "", code_version), items, (path, archive), upto)
+
+
+def _replay_state(target: Target, to: Path | None, path: str | None, archive: str | None, upto: int | None) -> None:
+    if to is None:
+        raise UsageProblem("where shall the tables go? --to DIR")
     a_new_directory(to, "--to")
     spark.require()
     began_s = time.monotonic()
@@ -259,6 +284,24 @@ def replay(
     with slow_progress() as step:
         made = replay_state(StateWanted(origin, to, upto), lambda done, all: step("replaying", done, all))
     _tell_replay(target, _replay_fields(made, time.monotonic() - began_s))
+
+
+def _replay_machine(
+    target: Target, named: tuple[str, str, int], items: Path | None, places: tuple[str | None, str | None],
+    upto: int | None,
+) -> None:
+    if items is not None:
+        a_new_file(items, "--items", inputs=[Path(each) for each in places if each], replaced=True)
+    spark.require()
+    from . import machine
+
+    began_s = time.monotonic()
+    made = machine.made(*named)
+    origin = _origin(target, *places)
+    with slow_progress() as step:
+        fields = machine.replay(made, origin, upto, items, lambda done, all: step("replaying", done, all))
+    took_s = time.monotonic() - began_s
+    target.show([{**fields, "seconds": round(took_s, 3)}], ["", ""], machine.rows(fields, took_s), "replay a machine")
 
 
 def _origin(target: Target, path: str | None, archive: str | None) -> Origin:
