@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import datetime
 from struct import Struct
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
