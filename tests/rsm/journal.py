@@ -4,6 +4,7 @@ reading of its own (`Truth`), which stands on nothing of `alpo.rsm`."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Self
 
 import msgpack
@@ -81,11 +82,12 @@ class Truth:
         if payload[:3] != b"\xc1\x52\x01":
             return
         if payload[3] != 1:
-            number, *fields = msgpack.unpackb(payload[3:])
-            if number == 0 and not self.version:
-                self.version = fields[2]
-            if number == 6 and self._may_go_on(fields[0], time_ms):
-                self.version = fields[0]
+            with suppress(ValueError):  # damaged
+                number, *fields = msgpack.unpackb(payload[3:])
+                if number == 0 and not self.version:
+                    self.version = fields[2]
+                if number == 6 and self._may_go_on(fields[0], time_ms):
+                    self.version = fields[0]
             return
         wanted, command = int.from_bytes(payload[4:6], "big"), payload[6:]
         self.places.setdefault(command, []).append(record.lsn)

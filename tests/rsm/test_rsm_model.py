@@ -185,7 +185,7 @@ def judge(world: World, right: Truth) -> None:
             raise Wrong(f"a read gave {saw.entries[-2:]}, and the log says otherwise")
         if len(saw.entries) < saw.since:
             raise Wrong(f"a read gave {len(saw.entries)} entries, after {saw.since} had been told")
-    places = {lsn for lsn in right.told}
+    places = set(right.told)
     for _, outcome in world.settled.values():
         if isinstance(outcome, int) and (outcome not in places or right.told[outcome].answer is None):
             raise Wrong(f"settled at {outcome}, where nothing was done")

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import anyio
 import pytest
-from journal import Journal, check_trims, fresh, journal
+from journal import Journal, check_trims, fresh, journal, truth
 from rsm_kit import Ledger, command, new_log, run, with_replicas
 from snapshot_rig import small_payloads
 
@@ -331,6 +331,21 @@ def test_an_end_that_does_not_fit_its_parts_stops_nobody() -> None:
         fresh(cluster)
 
 
+def test_a_command_for_an_older_version_changes_nothing() -> None:
+    async def go() -> None:
+        async with new_log(cluster) as log, new_log(cluster) as others, journal(log, version=3) as a:
+            await a.run(b"first")
+            lsn = await others.append(commands_head(2) + b"old")
+            assert (await a.run(b"second"))[0] == 1
+            told = [at.lsn async for at, answer in first_of(a.answers(1), 2)]
+            assert told == [lsn - 1, lsn + 1]
+
+    with Cluster(seed=1) as cluster:
+        run(cluster, go)
+        assert b"old" in truth(cluster).places
+        fresh(cluster)
+
+
 def test_answers_are_none_of_another_machine() -> None:
     async def go() -> None:
         async with new_log(cluster) as log, new_log(cluster) as others, journal(log) as a:
@@ -396,3 +411,66 @@ def test_a_cache_that_does_not_load_is_ignored(tmp_path: Path) -> None:
     with Cluster(seed=1) as cluster:
         assert [with_replicas(cluster, total, cache=cache), with_replicas(cluster, total, cache=cache)] == [1, 2]
         assert with_replicas(cluster, total, LoadFails, cache=cache) == 3
+
+
+def test_a_cache_of_another_cluster_is_ignored(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+
+    async def total(a: Replica[Ledger]) -> Any:
+        await a.run(command("open", "x", 1))
+        await a.run(command("at"))
+        return a.machine.total
+
+    with Cluster(seed=1) as cluster:
+        assert with_replicas(cluster, total, cache=cache) == 1
+    with Cluster(seed=2) as cluster:
+        assert [with_replicas(cluster, total, cache=which) for which in (None, None, cache, cache)] == [1, 2, 3, 4]
+
+
+# -- registers, and snapshots that are none -------------------------------------------------------------------
+
+
+async def three_snapshots(a: Replica[Journal]) -> None:
+    for number in range(3):
+        await a.run(b"%d" % number)
+        await a.snapshot(trim=True)
+
+
+def test_registers_come_with_a_snapshot_and_a_cache(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with new_log(cluster) as log, journal(log, version=3) as a:
+            await log.append(b"of somebody else")
+            await log.append(PAYLOADS.head + b"damaged")
+            await three_snapshots(a)
+            previous = (await a.folded()).previous
+            assert previous is not None and (await a.status()).invalid == 1
+            await log.trim(previous.begin)
+
+    with Cluster(seed=1) as cluster:
+        run(cluster, go)
+        for _ in range(2):
+            machine = fresh(cluster, cache=tmp_path / "cache")
+            assert machine.foreign_lsn == machine.invalid == 1 and machine.previous is not None
+
+
+def test_a_snapshot_that_was_cut_off_is_none() -> None:
+    """A newcomer goes past a snapshot whose parts are not all there, or not those of its end, to one that is whole."""
+    async def go() -> None:
+        async with new_log(cluster) as log, journal(log) as a:
+            await a.run(b"first")
+            await a.snapshot()
+            records = [record async for record in log.read(1, await log.end() - 1)]
+            lost = [record.payload for record in records if PAYLOADS.snapshot_message(record.payload) is not None]
+            begin = await log.append(PAYLOADS.begin(b"s" * 16))
+            del lost[1]
+            for payload in lost[1:]:
+                message = PAYLOADS.snapshot_message(payload)
+                assert message is not None
+                await log.append(PAYLOADS.pack(len(message) - (len(message) == 3), b"s" * 16, *message[1:]))
+            await a.run(b"second")
+            await a.snapshot()
+            await log.trim(begin, force=True)
+
+    with Cluster(seed=1) as cluster:
+        run(cluster, go)
+        fresh(cluster)
