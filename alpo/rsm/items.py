@@ -140,7 +140,7 @@ class Decoder(parts.Decoder[bytes]):
     """
 
     def __init__(self, made: Made[Any], loads: bool = False) -> None:
-        super().__init__(_OWN_REGISTERS, _PIECE_FIELDS)
+        super().__init__(_OWN_REGISTERS, _PIECE_FIELDS, 2 * WANTS_MAX)
         self._made = made
         self._own = offers_digest(made.made_by)
         self._loading = Loading(made.made_by) if loads or self._own else None
