@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Self
 
-import msgpack
 from rsm_kit import new_log, run
 
 from alpo.client.log import Log
@@ -17,6 +16,7 @@ from alpo.rsm.hosted import Hosted, Made
 from alpo.rsm.loading import first_lsn
 from alpo.rsm.machine import time_ms_of
 from alpo.testing import Cluster
+from alpo.wire.framing import unpack_message
 
 #: Time without a command for an older version after which a newer one may begin; set by tests.
 SETTLED_MS = 60_000
@@ -83,7 +83,7 @@ class Truth:
             return
         if payload[3] != 1:
             with suppress(ValueError):  # damaged
-                number, *fields = msgpack.unpackb(payload[3:])
+                number, *fields = unpack_message(payload[3:])
                 if number == 0 and not self.version:
                     self.version = fields[2]
                 if number == 6 and self._may_go_on(fields[0], time_ms):

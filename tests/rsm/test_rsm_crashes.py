@@ -117,7 +117,7 @@ class Mortal:
         self.cluster, self.a, self.step, self.nth, self.before = cluster, a, step, nth, before
         self.scope = anyio.CancelScope()
         self._enter = a._folder.enter
-        a._folder.enter = self._entered  # type: ignore[method-assign]
+        a._folder.enter = self._entered  # type: ignore[assignment, method-assign]
         for name in ("set_cursor", "trim"):
             setattr(a.log, name, self._called(name, getattr(a.log, name)))
 

@@ -168,7 +168,7 @@ def test_an_interrupt_while_a_command_is_under_way() -> None:
                 signal.pthread_kill(main, signal.SIGINT)
                 return "take"
 
-            c.script = script  # type: ignore[assignment]
+            c.script = script
             with pytest.raises(KeyboardInterrupt):
                 replica.run(b"interrupted %d" % number)
             place, _ = replica.run(b"next %d" % number)

@@ -88,7 +88,7 @@ def unproved(patch: pytest.MonkeyPatch) -> None:
 
 def an_end_of_other_parts(patch: pytest.MonkeyPatch) -> None:
     """An end that does not fit its parts is a word on the machine."""
-    patch.setattr(Hosted, "_end", super(Hosted, Hosted)._end)  # type: ignore[misc]
+    patch.setattr(Hosted, "_end", super(Hosted, Hosted)._end)
 
 
 # -- trims ----------------------------------------------------------------------------------------------------

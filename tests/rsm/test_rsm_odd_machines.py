@@ -40,7 +40,7 @@ class Torn(Ledger):
     "how", [KeyboardInterrupt, SystemExit, MemoryError, RecursionError, GeneratorExit, asyncio.CancelledError]
 )
 def test_a_machine_that_is_torn_is_not_used_nor_cached(how: type[BaseException], backend: str, tmp_path: Path) -> None:
-    made = type("Torn", (Torn,), {"how": how})
+    made: type[Any] = type("Torn", (Torn,), {"how": how})
 
     async def go() -> None:
         async with cluster.connect() as log, cluster.connect() as others:
@@ -76,7 +76,7 @@ def test_other_exceptions_are_answers(how: type[Exception]) -> None:
 
 def raises_with_text(self: Torn, command: bytes, at: At) -> object:
     self.accounts["x"] = 0
-    raise NotGuaranteed("x", client=1, serial=1, epoch=1) if self.how is NotGuaranteed else self.how()
+    raise NotGuaranteed("x", client="c", serial=1, epoch=1) if self.how is NotGuaranteed else self.how()
 
 
 async def first_of(answers: Any, number: int) -> Any:
@@ -88,7 +88,7 @@ async def first_of(answers: Any, number: int) -> Any:
 
 
 class Waiting(Ledger):
-    async def apply(self, command: bytes, at: At) -> object:  # type: ignore[override]
+    async def apply(self, command: bytes, at: At) -> object:
         return 1
 
 
