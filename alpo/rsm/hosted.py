@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import datetime
 from struct import Struct
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -163,7 +162,7 @@ class Copied(Generic[M]):
                 left -= len(item) + 64
                 if left <= 0:
                     return
-        except Exception as error:
+        except BaseException as error:
             raise _broken("gives no items", self.lsn, error) from error
         self._digest = self._taken.value()
 
@@ -175,7 +174,9 @@ class Copied(Generic[M]):
                 taken.feed(item)
                 size += len(item)
                 yield item
-        except Exception as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:
             raise _broken("gives no items", self.lsn, error) from error
         self.bytes, self._digest = size, self._digest or taken.value()
 
@@ -186,7 +187,7 @@ class Copied(Generic[M]):
         return self._digest
 
 
-def _broken(what: str, lsn: int, error: Exception) -> Diverged:
+def _broken(what: str, lsn: int, error: BaseException) -> Diverged:
     return Diverged(f"the machine as of LSN {lsn} {what}: {type(error).__name__}: {error}")
 
 
@@ -202,16 +203,17 @@ class Hosted(Snapshotting[Copied[M] | bytes], Generic[M]):
         self.version = 0
         #: Version -> time of the last command that was meant for it, in ms: of the one in force, and of newer ones.
         self.wants: dict[int, int] = {}
-        self._time: datetime = time_of(0)
+        #: Time of the last command, in ms, and as it is told.
+        self._told_ms, self._time = 0, time_of(0)
 
     def apply(self, lsn: int, time_ms: int, payload: bytes, term: int = 0) -> Result:
         """Take the payload at ``lsn``, which is the next one. Raises as `Snapshotting.apply`; `Diverged` if the user's
         machine cannot go on in this process."""
         if payload[:4] != _COMMANDS or len(payload) < COMMAND_ROOM or lsn != self.lsn + 1:
             return super().apply(lsn, time_ms, payload, term)
-        self.lsn = lsn
-        if time_ms != self.time_ms:
-            self.time_ms, self._time = time_ms, time_of(time_ms)
+        self.lsn, self.time_ms = lsn, time_ms
+        if time_ms != self._told_ms:
+            self._told_ms, self._time = time_ms, time_of(time_ms)
         self.command_bytes += len(payload)
         version = self.version
         if not version:
@@ -222,9 +224,9 @@ class Hosted(Snapshotting[Copied[M] | bytes], Generic[M]):
         self._want(wanted)
         try:
             answer = self.user.apply(payload[COMMAND_ROOM:], At(lsn, term, self._time, version))
-        except (MemoryError, RecursionError) as error:  # here, and not everywhere
-            raise _broken("cannot go on: what the next command has done is not known", lsn - 1, error) from error
-        except Exception as error:
+        except BaseException as error:
+            if isinstance(error, MemoryError | RecursionError) or not isinstance(error, Exception):  # not everywhere
+                raise _broken("cannot go on: what the next command has done is not known", lsn - 1, error) from error
             answer = Raised(error)
         return Result(Outcome.DONE, lsn, "", 0, 0, (), answer)
 
@@ -276,7 +278,7 @@ class Hosted(Snapshotting[Copied[M] | bytes], Generic[M]):
         """A copy of the user's machine as it stands. Raises `Diverged` if it makes none."""
         try:
             return Copied(self.user.freeze(), self.lsn)
-        except Exception as error:
+        except BaseException as error:
             raise _broken("cannot be copied", self.lsn, error) from error
 
     def digest_bytes(self, kept: Copied[M] | bytes) -> bytes:
@@ -287,6 +289,9 @@ class Hosted(Snapshotting[Copied[M] | bytes], Generic[M]):
 
     def _end(self, end: End) -> Result:
         upload = self.upload
+        if upload is not None and upload.sid == end.sid and (upload.parts, upload.chain) != (end.parts, end.chain):
+            self.upload = None  # no word on any machine: its parts are not what its writer says
+            return self._invalid()
         result = super()._end(end)
         if result.outcome is Outcome.ACCEPTED and upload is not None and isinstance(upload.digest, Copied):
             self.bytes = upload.digest.bytes
@@ -330,7 +335,6 @@ class Hosted(Snapshotting[Copied[M] | bytes], Generic[M]):
         self.state_id, self.name, self.version, wants, *rest = registers
         self.wants = dict(zip(wants[::2], wants[1::2], strict=True))
         self.set_registers(tuple(rest))
-        self._time = time_of(self.time_ms)
 
     def take(self, user: M, digest: bytes) -> None:
         """Go on with a user's machine that was loaded from a snapshot of this digest, as of `lsn`."""

@@ -78,6 +78,7 @@ class Loading(Generic[M]):
     """The user's ``load`` in a thread of its own, which runs only while `feed` or `finish` wait for it."""
 
     def __init__(self, made_by: type[M]) -> None:
+        self._made_by = made_by
         self._given: SimpleQueue[list[bytes] | None] = SimpleQueue()
         #: None each time the thread asks for more items; its end at last.
         self._told: SimpleQueue[_Loaded | None] = SimpleQueue()
@@ -99,7 +100,9 @@ class Loading(Generic[M]):
         error = self._end.error
         if error is not None:
             raise Diverged(f"load() has failed on a whole snapshot: {type(error).__name__}: {error}") from error
-        machine: M = self._end.machine
+        machine = self._end.machine
+        if not isinstance(machine, self._made_by):
+            raise Diverged(f"load() gave {type(machine).__name__}, not {self._made_by.__name__}")
         return machine
 
 
@@ -108,8 +111,12 @@ def _load(
 ) -> None:
     """Load a machine of the items that are given (a thread)."""
 
+    ended = False
+
     def items() -> Iterator[bytes]:
         while True:
+            if ended:
+                raise ValueError("load() has returned, and its items are gone: take them while it runs")
             told.put(None)
             some = given.get()
             if some is None:
@@ -122,6 +129,7 @@ def _load(
         end = _Loaded(made_by.load(items()), None)
     except BaseException as error:  # raised by `finish`
         end = _Loaded(None, error)
+    ended = True
     told.put(end)
 
 
@@ -132,7 +140,7 @@ class Decoder(parts.Decoder[bytes]):
     """
 
     def __init__(self, made: Made[Any], loads: bool = False) -> None:
-        super().__init__(_OWN_REGISTERS, _PIECE_FIELDS)
+        super().__init__(_OWN_REGISTERS, _PIECE_FIELDS, 2 * WANTS_MAX)
         self._made = made
         self._own = offers_digest(made.made_by)
         self._loading = Loading(made.made_by) if loads or self._own else None
@@ -154,7 +162,10 @@ class Decoder(parts.Decoder[bytes]):
     @property
     def digest(self) -> bytes:
         user = self.user
-        return (own_digest(user) if self._own else None) or self._digest.value()
+        try:
+            return (own_digest(user) if self._own else None) or self._digest.value()
+        except BaseException as error:
+            raise Diverged(f"digest() has failed on a loaded machine: {type(error).__name__}: {error}") from error
 
     def feed(self, part: bytes) -> list[bytes]:
         items = super().feed(part)

@@ -28,7 +28,7 @@ import anyio.lowlevel
 
 from alpo.client.log import Log
 from alpo.client.retry import AGAIN_S
-from alpo.errors import OutOfRange, Refused
+from alpo.errors import AlpoError, OutOfRange, Refused
 from alpo.wire.framing import pack, unpack_message
 
 from .errors import Corrupt, Diverged, Unrecoverable
@@ -279,7 +279,7 @@ class Cache(Generic[M]):
         try:
             with self._path.open("rb") as file:
                 return await self._thawed(file, cluster)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, AlpoError) as error:
             logger.info("the cache %s is not used: %s", self._path, error)
             return None
 

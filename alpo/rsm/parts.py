@@ -99,10 +99,12 @@ def _listed(items: list[bytes]) -> bytes:
 
 class Decoder(Generic[I]):
     """The parts of a snapshot, read one after the other. ``registers``: () before the first; ``own``: the number of
-    those before the ones that every machine has. ``fields``: the most elements of an item."""
+    those before the ones that every machine has. ``fields``: the most elements of an item; ``wide``: those of a
+    register, if some has more than there are registers."""
 
-    def __init__(self, own: int, fields: int) -> None:
+    def __init__(self, own: int, fields: int, wide: int = 0) -> None:
         self._number = own + REGISTERS
+        self._wide = max(wide, self._number)
         self._fields = fields
         self.registers: tuple[Any, ...] = ()
         self.parts = 0
@@ -123,7 +125,7 @@ class Decoder(Generic[I]):
         self.chain = chained(self.chain, part)
         self.parts += 1
         if not self.registers:
-            registers = tuple(unpack_list(part, self._number, self._number))
+            registers = tuple(unpack_list(part, self._number, self._wide))
             if len(registers) != self._number or not self._are_registers(registers):
                 raise ValueError("the first part of a snapshot holds no registers")
             self.registers = registers

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import datetime
+from inspect import iscoroutinefunction, signature
 from os import PathLike
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
@@ -53,6 +54,7 @@ T = TypeVar("T")
 _DIGEST_BYTES = 256 << 10
 #: Most seconds that a process waits for another one to ask for a newer version.
 _WAIT_S = 5.0
+_CALLED = ("apply", "items", "load", "freeze")
 
 
 class ReplicaStatus(NamedTuple):
@@ -167,6 +169,8 @@ class Replica(Replicated[Hosted[M], Watcher[Hosted[M]]], Generic[M]):
                             )
                             if result.outcome is Outcome.NEWER:
                                 raise machine.newer(result)
+                            if result.outcome is Outcome.FOUNDED:
+                                machine.need(b"")
                             if result.outcome is Outcome.DONE and record.lsn >= start:
                                 answer = result.cell
                                 if isinstance(answer, Raised):
@@ -280,9 +284,15 @@ class Replica(Replicated[Hosted[M], Watcher[Hosted[M]]], Generic[M]):
 
 def made_of(made_by: type[M], name: str, version: int) -> Made[M]:
     """The machine as a program names it, once checked. Raises TypeError, ValueError."""
-    missing = [each for each in ("apply", "items", "load", "freeze") if not callable(getattr(made_by, each, None))]
+    missing = [each for each in _CALLED if not callable(getattr(made_by, each, None))]
     if not isinstance(made_by, type) or missing:
         raise TypeError(f"a machine is a class with apply, items, load and freeze, not {made_by!r}: no {missing}")
+    if waits := [each for each in _CALLED if iscoroutinefunction(getattr(made_by, each))]:
+        raise TypeError(f"a machine waits for nothing: {waits} of {made_by.__name__} may not be async")
+    try:
+        signature(made_by).bind()
+    except TypeError as error:
+        raise TypeError(f"{made_by.__name__}() makes an empty machine, and needs no arguments: {error}") from error
     if not valid_name(name):
         raise ValueError(f"a machine's name is 1 to 128 bytes of UTF-8 without spaces, not {name!r}")
     if not valid_version(version):

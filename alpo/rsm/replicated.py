@@ -26,7 +26,7 @@ from alpo.client.reasons import kind_of
 from alpo.client.tasks import News
 from alpo.errors import AlpoError, Closed, NotGuaranteed, Overloaded, Unavailable
 
-from .errors import Diverged, NotFounded, WrongState
+from .errors import Diverged, NewerVersion, NotFounded, WrongState
 from .folder import Folder, Sent, W
 from .machine import Outcome, Result, time_of
 from .outcomes import Command, Settling
@@ -103,7 +103,7 @@ class Replicated(Generic[M, W]):
         finally:
             folder.fail(Closed(folder.kind.ended))
             await folder.tasks.end()
-        machine, sound = folder.machine, not isinstance(folder.failure, Diverged | WrongState)
+        machine, sound = folder.machine, not isinstance(folder.failure, Diverged | NewerVersion | WrongState)
         if folder.cache is not None and machine is not None and first and sound:
             await folder.cache.put(bytes.fromhex(self._log.cluster), machine)
 

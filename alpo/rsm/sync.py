@@ -19,7 +19,6 @@ from .replicated import Replicated
 from .watching import Watching
 
 P = ParamSpec("P")
-S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
 T = TypeVar("T")
 R = TypeVar("R", bound=Replicated[Any, Any])
@@ -38,11 +37,11 @@ class Twin(Generic[S_co]):
 
 
 def blocking(
-    call: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]
-) -> Callable[Concatenate[Twin[S], P], T]:
+    call: Callable[Concatenate[S_co, P], Coroutine[Any, Any, T]]
+) -> Callable[Concatenate[Twin[S_co], P], T]:
     """The blocking twin of the method ``call``: it runs that in the loop, and returns its result."""
     @wraps(call)
-    def blocks(self: Twin[S], /, *given: P.args, **named: P.kwargs) -> T:
+    def blocks(self: Twin[S_co], /, *given: P.args, **named: P.kwargs) -> T:
         return self._log.run(partial(call, self._it, *given, **named))
 
     return blocks
