@@ -17,13 +17,13 @@ import typer
 ROOT = Path(__file__).parents[1]
 #: The most that there may be of each.
 BUDGET = {
-    "lines of alpo": 50_400,
-    "lines of cli": 10_400,
+    "lines of alpo": 49_700,
+    "lines of cli": 10_500,
     "lines of sim": 17_600,
-    "lines of tests": 68_500,
-    "files of alpo, cli and sim": 324,
+    "lines of tests": 69_000,
+    "files of alpo, cli and sim": 325,
     "options of alpo and alpo-pipeline": 592,
-    "words of docs and README": 62_600,
+    "words of docs and README": 62_200,
 }
 #: The part of a number that may be left over.
 SPARE = 1 / 20
