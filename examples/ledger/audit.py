@@ -111,9 +111,10 @@ def main() -> None:
     servers = parser.parse_args().servers
     with alpo.spark.configure(SparkSession.builder.appName("audit")).getOrCreate() as spark:
         found = audit(spark, servers)
+    print("account", "by SQL", "replay", "replica", sep="\t")
     for account in sorted({*found.sql, *found.replay, *found.replica}):
         ways = (each.get(account) for each in (found.sql, found.replay, found.replica))
-        print(account, *ways, "OVERDRAWN" if account in found.overdrawn else "", sep="\t")
+        print(account, *ways, *["OVERDRAWN"] * (account in found.overdrawn), sep="\t")
     print(f"total {sum(found.sql.values())} as of LSN {found.lsn}: {'all agree' if found.sound else 'NOT the same'}")
     sys.exit(not found.sound)
 

@@ -33,10 +33,11 @@ def test_the_audit(alpo: Alpo, spark: SparkSession, monkeypatch: pytest.MonkeyPa
             for source, target in (("a", "b"), ("b", "ü"), ("a", "nobody")):
                 with suppress(Refused):
                     ledger.run(transfer(source, target, 40 + number, f'the "{number}"th'))
-            found = audit.audit(spark, alpo.servers)
-            assert found.sound and found.sql == ledger.machine.accounts and sum(found.sql.values()) == 300
+            if number == 0:
+                found = audit.audit(spark, alpo.servers)
+                assert found.sound and found.sql == ledger.machine.accounts and sum(found.sql.values()) == 300
             info = ledger.snapshot(trim=True)
-        assert info.first_lsn > 5, "the last audit began in the middle"
+        assert info.first_lsn > 5, "the next audit begins in the middle"
         ledger.run(transfer("ü", "a", 1))
         with monkeypatch.context() as patched:
             patched.setattr(audit, "Ledger", Wrong)
