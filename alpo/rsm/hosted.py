@@ -318,7 +318,7 @@ class Hosted(Snapshotting[Copied[M] | bytes], Generic[M]):
     # -- registers ------------------------------------------------------------------------------------------
 
     def all_registers(self) -> tuple[Any, ...]:
-        """All that a snapshot holds besides the user's machine."""
+        """The registers: all that a snapshot holds besides the user's machine."""
         wants = tuple(number for each in sorted(self.wants.items()) for number in each)
         return self.state_id, self.name, self.version, wants, *self.registers()
 
