@@ -225,7 +225,8 @@ class Hosted(Snapshotting[Copied[M] | bytes], Generic[M]):
         try:
             answer = self.user.apply(payload[COMMAND_ROOM:], At(lsn, term, self._time, version))
         except BaseException as error:
-            if isinstance(error, MemoryError | RecursionError) or not isinstance(error, Exception):  # not everywhere
+            # A command that is nested too deeply is so everywhere: it must not stop all processes for good.
+            if isinstance(error, MemoryError) or not isinstance(error, Exception):
                 raise _broken("cannot go on: what the next command has done is not known", lsn - 1, error) from error
             answer = Raised(error)
         return Result(Outcome.DONE, lsn, "", 0, 0, (), answer)

@@ -35,7 +35,7 @@ from .errors import Corrupt, Diverged, Unrecoverable
 from .kind import Kind
 from .machine import Snapshot, time_ms_of
 from .parts import PART_BYTES_MAX, M
-from .payloads import Begin, End, Part
+from .payloads import FOUNDINGS, Begin, End, Part
 
 logger = logging.getLogger("alpo")
 
@@ -64,6 +64,14 @@ async def cursor_lsn(log: Log, name: str) -> int:
         return 0
 
 
+async def _is_founding(kind: Kind[M], log: Log, lsn: int) -> bool:
+    """True if a machine whose snapshots are proved was founded at ``lsn``. Raises as `Log.read`."""
+    if not kind.proves:
+        return False
+    async with log.read_batches(lsn, lsn) as batches:
+        return any([record.payload[:5] in FOUNDINGS async for records in batches for record in records])
+
+
 async def load(kind: Kind[M], log: Log, cache: Cache[M] | None = None) -> M:
     """The machine from which the log is to be folded on; ``cache``: a place where to look for it first. Raises
     `Unrecoverable`, and as `Log.read`."""
@@ -80,6 +88,8 @@ async def load(kind: Kind[M], log: Log, cache: Cache[M] | None = None) -> M:
         if start == 1:
             return kind.machine()
         try:
+            if first == 1 and await _is_founding(kind, log, start):  # no snapshot was found to be right yet
+                return kind.machine()
             machine = await find(kind, log, start)
         except OutOfRange:  # trimmed meanwhile
             await log.clock.sleep(AGAIN_S)
@@ -230,8 +240,11 @@ async def digest_at(kind: Kind[M], log: Log, lsn: int, since_lsn: int = 0) -> by
     ``since_lsn`` or later (0: from as far back as the log goes). None if that cannot be told any more. Raises as
     `Log.read`."""
     first = since_lsn or await first_lsn(log)
+    if 1 < first >= lsn:
+        return None
     try:
-        machine = kind.machine() if first == 1 else await find(kind, log, first, lsn - 1)
+        whole = first == 1 or await _is_founding(kind, log, first)
+        machine = kind.machine() if whole else await find(kind, log, first, lsn - 1)
         if machine is None:
             return None
         async with log.read_batches(machine.lsn + 1, lsn) as batches:

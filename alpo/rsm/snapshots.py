@@ -176,11 +176,12 @@ class Keeper(Generic[M]):
         log, kind, machine = self._log, self._folder.kind, await self._folder.reach(0)
         snapshot, previous, foreign_lsn = machine.snapshot, machine.previous, machine.foreign_lsn
         wanted = self._found_lsn if snapshot is None else snapshot.begin
-        behind = await cursor_lsn(log, kind.cursor) < wanted
+        cursor = await cursor_lsn(log, kind.cursor)
+        behind = cursor < wanted
         first = await first_lsn(log)
         trims = previous is not None and foreign_lsn < first < previous.begin
         if snapshot is not None and (behind or trims) and self._sound_lsn < wanted:
-            if not await self._is_sound(snapshot, previous):
+            if not await self._is_sound(snapshot, previous, cursor):
                 return
             self._sound_lsn = wanted
         if behind:
@@ -188,15 +189,19 @@ class Keeper(Generic[M]):
         if trims and previous is not None:
             await log.trim(previous.begin)
 
-    async def _is_sound(self, snapshot: Snapshot, previous: Snapshot | None) -> bool:
-        """True if the log gives a snapshot back. Raises `Diverged`, which ends the folding, if that is not what its
-        payloads give."""
+    async def _is_sound(self, snapshot: Snapshot, previous: Snapshot | None, cursor: int) -> bool:
+        """True if the log gives a snapshot back. Raises `Diverged`, which ends the folding, if that, or one after the
+        cursor, is not what its payloads give."""
         kind, log = self._folder.kind, self._log
         if not await read_back(kind, log, snapshot):
             return False
         if kind.proves:
             try:
-                await prove(kind, log, snapshot, 0 if previous is None else previous.begin)
+                since = 0 if previous is None else min(cursor, previous.begin)
+                for each in (previous, snapshot):
+                    if each is not None and each.begin > since:
+                        await prove(kind, log, each, since)
+                        since = each.begin
             except Diverged as error:
                 self._folder.fail(error)
                 raise

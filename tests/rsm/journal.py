@@ -66,7 +66,7 @@ class Told(NamedTuple):
 
 
 class Truth:
-    """What the log says of a journal. ``places``: of each command, all of its LSNs, applied or not."""
+    """The word of the log on a journal. ``places``: of each command, all of its LSNs, applied or not."""
 
     def __init__(self, records: Sequence[Record]) -> None:
         self.entries: list[bytes] = []

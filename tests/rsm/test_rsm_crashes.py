@@ -209,7 +209,7 @@ def test_another_takes_over(step: str) -> None:
 
 
 def test_one_that_was_taken_over_does_nothing_more() -> None:
-    """All that a writer still sends after its grant has lapsed has no effect, its end included."""
+    """Payloads that a writer still sends after its grant has lapsed have no effect, the end included."""
     async def work(a: Replica[Journal], b: Replica[Journal]) -> None:
         await fill(a, "a")
         assert not await Mortal(cluster, a, "Part", 2).snapshot()

@@ -53,7 +53,7 @@ def as_it_is_now(patch: pytest.MonkeyPatch) -> None:
 
 
 def granted_to_all(patch: pytest.MonkeyPatch) -> None:
-    """Whoever asks may write a snapshot, also while another does."""
+    """A snapshot may be written by whoever asks, also while another writes one."""
     patch.setattr("alpo.rsm.machine.UPLOAD_STALE_MS", 0)
 
 
@@ -117,7 +117,7 @@ def trimmed_before_the_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def trimmed_with_payloads_of_others(patch: pytest.MonkeyPatch) -> None:
-    """What others have appended is trimmed like all else."""
+    """Payloads of others are trimmed like all else."""
     tidy = Keeper.tidy
 
     async def careless(self: Keeper[Any]) -> None:
