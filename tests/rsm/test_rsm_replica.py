@@ -27,7 +27,9 @@ def test_answers_reads_and_refusals() -> None:
             await a.run(command("move", "x", "y", 7))
         with pytest.raises(ValueError, match="Expecting value"):
             await a.run(b"no json")
-        assert await a.run(command("sum")) == 10
+        with pytest.raises(RecursionError):
+            await a.run(b"[" * 100_000)
+        assert await b.run(command("sum")) == 10, "one bad command stops nobody"
         assert a.machine.accounts == {"x": 6, "y": 4}
         lsn, term, version = await a.run(command("at"))
         assert (lsn, version) == (a.lsn, 1) and term > 0
