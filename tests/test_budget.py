@@ -21,7 +21,7 @@ BUDGET = {
     "lines of cli": 10_400,
     "lines of sim": 17_600,
     "lines of tests": 64_900,
-    "files of alpo, cli and sim": 300,
+    "files of alpo, cli and sim": 301,
     "options of alpo and alpo-pipeline": 586,
     "words of docs and README": 60_800,
 }
