@@ -27,8 +27,9 @@ from alpo.wire.client_codec import encode, encode_parts
 from alpo.wire.requests import AppendRefused, RequestRefused, ServerReply, Status, StatusAnswer
 
 from .arguments import Parcel, Place, check_name, need_append, need_seconds
-from .connection import LONG_S, Connection, Loan, Lost, Maker
+from .connection import Connection, Lost
 from .handle import Handle
+from .loan import LONG_S, Loan, Maker
 from .reasons import AWAY
 from .retry import Pauses
 from .servers import CLOSED, Servers

@@ -32,8 +32,8 @@ from alpo.errors import AlpoError, Closed, Overloaded
 
 from .appender import Appender
 from .arguments import Parcel, Place, Unpickled, batch, need_append, place_of
-from .connection import Loan
 from .handle import Handle
+from .loan import Loan
 from .log import Log, appender_of, begin, close_at_once, finish, withdraw
 from .operator.asking import servers_of
 from .pipeline import Unheard

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 from alpo.client.appender import Appender
 from alpo.client.arguments import After, Item, Parcel, Payload, Place
-from alpo.client.connection import Maker
 from alpo.client.handle import Handle
+from alpo.client.loan import Maker
 from alpo.client.log import Log
 from alpo.client.operator.sessions import ByHand
 from alpo.client.servers import Servers

@@ -17,7 +17,7 @@ from test_client_own_thread import WARM, Stepping, interrupt, once
 
 import alpo
 from alpo.client import appender
-from alpo.client.connection import Loan
+from alpo.client.loan import Loan
 from alpo.client.log import appender_of
 from alpo.core.requests import Code
 

@@ -22,7 +22,7 @@ from test_client_fork import CHILD_S, in_child, outcome
 from test_client_sync import cluster_in_a_thread
 
 import alpo
-from alpo.client import appender, connection
+from alpo.client import appender, loan
 from alpo.core.requests import Code
 from alpo_cli.local_cluster import LocalCluster, free_base_port
 
@@ -188,7 +188,7 @@ def test_a_deadline_is_told_as_in_the_loop_and_settled_later() -> None:
 
 
 def test_an_unused_connection_is_watched_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "_UNUSED_S", 0.1)
+    monkeypatch.setattr(loan, "_UNUSED_S", 0.1)
     with alone() as (_, log, _):
         until(lambda: not log.armed)
         assert log.append(b"x") == WARM + 1
@@ -321,7 +321,7 @@ def test_an_interrupt_at_any_instruction_loses_and_doubles_nothing(monkeypatch: 
 
 def test_a_signals_handler_that_appends_at_any_instruction_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(appender, "LONE", 1)
-    monkeypatch.setattr(connection, "_LET_GO_S", 0.01)
+    monkeypatch.setattr(loan, "_LET_GO_S", 0.01)
     with cluster_in_a_thread() as c, connected(c.addresses, "n") as log:
         for at in range(1, 10_000, 5):
             warm(log)
@@ -410,7 +410,7 @@ def test_a_signal_at_any_instruction_over_tls(
     appends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(appender, "LONE", 1)
-    monkeypatch.setattr(connection, "_LET_GO_S", 0.01)
+    monkeypatch.setattr(loan, "_LET_GO_S", 0.01)
     told: list[tuple[int, bytes]] = []
     with real_servers(True, tmp_path) as cluster, connected(cluster.addresses, "n", tls=cluster.tls) as log:
         for at in range(1, 10_000, 12):
