@@ -351,14 +351,16 @@ class Driver(trio.abc.Instrument):
             self._hand_over()
 
     def _is_lone(self, write: Write) -> bool:
-        """True if the write is a small entry, or group of them, and little else, and nothing else is under way: on a
-        leader, everything before it is guaranteed; on a follower, no thread is at work."""
+        """True if the write is a small entry, and little else, and nothing else is under way: on a leader, where it may
+        be a small group, everything before it is guaranteed; on a follower, no thread is at work. A follower whose disk
+        hangs in a group has its thread hang, and still says so."""
         entries, replica = write.entries, self.replica
-        lone = not Jobs.under_way if replica.reign is None else entries[0].id - 1 <= replica.guaranteed_id
+        leads = replica.reign is not None
+        lone = entries[0].id - 1 <= replica.guaranteed_id if leads else not Jobs.under_way
         bytes_max = _LONE_BYTES_MAX if len(entries) == 1 else _GROUP_BYTES_MAX
         return (
-            lone and len(entries) <= _GROUP_ENTRIES_MAX and replica.inflight_bytes <= write.bodies_bytes <= bytes_max
-            and adds_only(write)
+            lone and len(entries) <= (_GROUP_ENTRIES_MAX if leads else 1)
+            and replica.inflight_bytes <= write.bodies_bytes <= bytes_max and adds_only(write)
         )
 
     def event(self, event: Event) -> None:

@@ -25,7 +25,7 @@ from alpo.rsm import Behind, Busy, NewerVersion, NotFounded, Replica, Unsettled
 from alpo.testing import Cluster
 
 #: Runs in the quick tests, and in the soak.
-QUICK, LONG = 8, 1000
+QUICK, LONG = 4, 1000
 SETTLED_MS, STALE_MS = 3000, 2000
 #: Errors after which a process goes on: nothing was done, or nobody knows.
 PASSING = (Unavailable, Overloaded, NotGuaranteed, Unsettled)
