@@ -25,6 +25,7 @@ class Wrong(Ledger):
         return balances
 
 
+@pytest.mark.soak  # in the quick tests, the example itself and its replay agree (tests/cluster/test_example_ledger.py)
 def test_the_audit(alpo: Alpo, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     with connected(alpo.servers) as ledger:
         for account in ("a", "b", "ü"):
