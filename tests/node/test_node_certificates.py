@@ -75,7 +75,7 @@ async def renewing(certs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def _key_of_another(at: Path) -> None:
     shutil.copy(at / "server-2.key", at / "new")
-    (at / "new").replace(at / "server-1.key")  # at once: a look in the middle of a copy finds half a key
+    (at / "new").replace(at / "server-1.key")  # replaced at once: a look amid a copy finds half a key
 
 
 @pytest.mark.parametrize(("spoil", "words"), [

@@ -25,7 +25,7 @@ class Wrong(Ledger):
         return balances
 
 
-@pytest.mark.soak  # in the quick tests, the example itself and its replay agree (tests/cluster/test_example_ledger.py)
+@pytest.mark.soak  # `test_example_ledger` runs in the quick tests: there the example and its replay agree
 def test_the_audit(alpo: Alpo, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     with connected(alpo.servers) as ledger:
         for account in ("a", "b", "ü"):
