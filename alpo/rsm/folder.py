@@ -408,7 +408,6 @@ class Folder(Generic[M, W]):
                     ) from error
         return sent.result
 
-
     async def _wait_for(self, sent: Sent) -> None:
         """Wait until a command is folded, or its append has failed, or its time is up, or the folding has ended or
         jumped."""

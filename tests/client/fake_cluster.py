@@ -378,6 +378,22 @@ def refusal(append: Appends, serial: int, code: Code, number: int) -> r.AppendRe
     return r.AppendRefused(append.client, serial, 1, code, number, 0, "", "")
 
 
+def hands_over(c: FakeCluster, verdict: Verdict) -> Script:
+    """A script by which the leader of now judges its next append so ("kill": is killed), and another one leads."""
+    old = c.servers[c.leader]
+
+    def script(server: FakeServer, append: Appends) -> Verdict:
+        if server is not old or c.leader != old.id:
+            return TAKE
+        c.lead(old.id % 3 + 1)
+        if verdict == "kill":
+            old.kill()
+            return SWALLOW
+        return verdict
+
+    return script
+
+
 @asynccontextmanager
 async def fake_cluster(size: int = 3) -> AsyncIterator[FakeCluster]:
     """A cluster of ``size`` servers on loopback, server 1 leading."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
-from fake_cluster import CUT, SWALLOW, TAKE, TAKE_CUT, Appends, FakeCluster, FakeServer, fake_cluster
+from fake_cluster import CUT, SWALLOW, TAKE, TAKE_CUT, Appends, FakeCluster, FakeServer, fake_cluster, hands_over
 from test_client_own_thread import WARM, Stepping, interrupt, once
 
 import alpo
@@ -133,21 +133,12 @@ async def test_a_leader_that_goes_loses_and_doubles_nothing(verdict: str | Code)
         for number in range(10):
             old, last = c.servers[c.leader], c.last_lsn
 
-            def script(server: FakeServer, append: Appends, old: FakeServer = old) -> str | Code:
-                if server is not old or c.leader != old.id:
-                    return TAKE
-                c.lead(old.id % 3 + 1)
-                if verdict == "kill":
-                    old.kill()
-                    return SWALLOW
-                return verdict
-
             if verdict == "kill idle":
                 c.lead(old.id % 3 + 1)
                 old.kill()
                 await anyio.wait_all_tasks_blocked()
             else:
-                c.script = script
+                c.script = hands_over(c, verdict)
             assert await log.append(b"%d" % number) == last + 1
             assert c.payloads[last:] == [b"%d" % number]
             if str(verdict).startswith("kill"):

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from anyio.from_thread import start_blocking_portal
-from fake_cluster import CUT, SWALLOW, TAKE, TAKE_CUT, Appends, FakeCluster, FakeServer, fake_cluster
+from fake_cluster import CUT, SWALLOW, TAKE, TAKE_CUT, Appends, FakeCluster, FakeServer, fake_cluster, hands_over
 from test_client_fork import CHILD_S, in_child, outcome
 from test_client_sync import cluster_in_a_thread
 
@@ -152,20 +152,11 @@ def test_a_leader_that_goes_loses_and_doubles_nothing(verdict: str | Code) -> No
         for number in range(30):
             old = c.servers[c.leader]
 
-            def script(server: FakeServer, append: Appends, old: FakeServer = old) -> str | Code:
-                if server is not old or c.leader != old.id:
-                    return TAKE
-                c.lead(old.id % 3 + 1)
-                if verdict == "kill":
-                    old.kill()
-                    return SWALLOW
-                return verdict
-
             if verdict == "kill idle":
                 c.lead(old.id % 3 + 1)
                 call(old.kill)
             else:
-                c.script = script
+                c.script = hands_over(c, verdict)
             told.append(b"%d" % number)
             assert log.append(told[-1]) == len(told)
             if str(verdict).startswith("kill"):

@@ -7,13 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Self
 
-from rsm_kit import new_log, run
+from rsm_kit import first_of, new_log, run
 
 from alpo.client.log import Log
 from alpo.client.record import Record
 from alpo.rsm import At, Replica
 from alpo.rsm.hosted import Hosted, Made
-from alpo.rsm.loading import first_lsn
 from alpo.rsm.machine import time_ms_of
 from alpo.testing import Cluster
 from alpo.wire.framing import unpack_message
@@ -140,16 +139,6 @@ def fresh(cluster: Cluster, **how: Any) -> Hosted[Journal]:
     assert plain(machine) == plain(folded(records)), f"a fresh start at LSN {machine.lsn} is wrong"
     assert machine.user.entries == Truth(records).entries, "a fresh start is not what the log says"
     return machine
-
-
-def first_of(cluster: Cluster) -> int:
-    """The first LSN that the log serves."""
-    async def look() -> int:
-        async with new_log(cluster) as log:
-            return await first_lsn(log)
-
-    first: int = run(cluster, look)
-    return first
 
 
 def check_trims(cluster: Cluster) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar
 
 from alpo.client.log import Log
 from alpo.rsm import At, Replica
+from alpo.rsm.loading import first_lsn
 from alpo.testing import Cluster
 
 T = TypeVar("T")
@@ -66,6 +67,16 @@ def new_log(cluster: Cluster, client: str | None = None, timeout_s: float = 10.0
 def run(cluster: Cluster, function: Callable[[], Any]) -> Any:
     """The result of a coroutine function, called in the cluster's loop."""
     return cluster._running().spawn(function).result()
+
+
+def first_of(cluster: Cluster) -> int:
+    """The first LSN that the log serves."""
+    async def look() -> int:
+        async with new_log(cluster) as log:
+            return await first_lsn(log)
+
+    first: int = run(cluster, look)
+    return first
 
 
 def with_replicas(

@@ -8,8 +8,8 @@ from typing import Any
 
 import anyio.lowlevel
 import pytest
-from journal import Journal, check_trims, first_of, folded, fresh, journal, plain, truth
-from rsm_kit import new_log, run
+from journal import Journal, check_trims, folded, fresh, journal, plain, truth
+from rsm_kit import first_of, new_log, run
 from snapshot_rig import Gate, Steps, cut_off, small_payloads
 
 from alpo.errors import NotGuaranteed, SessionExpired, Unavailable

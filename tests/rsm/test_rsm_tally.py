@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import anyio
 import pytest
-from snapshot_rig import new_log, run, small_payloads
+from rsm_kit import new_log, run
+from snapshot_rig import small_payloads
 
 from alpo.client.log import Log
 from alpo.errors import AlpoError

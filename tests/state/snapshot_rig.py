@@ -10,12 +10,12 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import anyio
+from rsm_kit import first_of, new_log, run
 
 import alpo.state
 from alpo.client.log import Log
 from alpo.client.reading import Batches
 from alpo.client.record import Record
-from alpo.rsm.loading import first_lsn
 from alpo.rsm.machine import time_ms_of
 from alpo.state import State
 from alpo.state.machine import Machine
@@ -23,16 +23,6 @@ from alpo.testing import Cluster
 
 T = TypeVar("T")
 Work = Callable[[State], Awaitable[T]]
-
-
-def new_log(cluster: Cluster, client: str | None = None, timeout_s: float = 10.0) -> Log:
-    """A real client's log, for the cluster's own loop."""
-    return cluster._new_log(client, timeout_s, 10_000, 32 << 20)
-
-
-def run(cluster: Cluster, function: Callable[[], Any]) -> Any:
-    """The result of a coroutine function, called in the cluster's loop."""
-    return cluster._running().spawn(function).result()
 
 
 def with_state(cluster: Cluster, work: Work[T], client: str | None = None, **how: Any) -> T:
@@ -103,16 +93,6 @@ def fresh(cluster: Cluster, **how: Any) -> Machine:
     right = folded(cluster.log()[: machine.lsn])
     assert plain(machine) == plain(right), f"a fresh start at LSN {machine.lsn} is wrong"
     return machine
-
-
-def first_of(cluster: Cluster) -> int:
-    """The first LSN that the log serves."""
-    async def look() -> int:
-        async with new_log(cluster) as log:
-            return await first_lsn(log)
-
-    first: int = run(cluster, look)
-    return first
 
 
 def check_trims(cluster: Cluster) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from snapshot_rig import fill, folded, machine_of, new_log, plain, run, truth, with_state
+from rsm_kit import new_log, run
+from snapshot_rig import fill, folded, machine_of, plain, truth, with_state
 
 from alpo.rsm import loading
 from alpo.state import State, WrongState, codec

@@ -7,7 +7,8 @@ from typing import Any
 
 import anyio
 import pytest
-from snapshot_rig import Gate, fill, folded, fresh, machine_of, new_log, plain, run, unrecoverable, with_states
+from rsm_kit import new_log, run
+from snapshot_rig import Gate, fill, folded, fresh, machine_of, plain, unrecoverable, with_states
 
 from alpo.errors import AlpoError, OutOfRange
 from alpo.state import Behind, Changed, NoInteger, State, Unrecoverable, Unsettled, Variable

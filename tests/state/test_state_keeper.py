@@ -4,18 +4,8 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from snapshot_rig import (
-    check_trims,
-    cursor_of,
-    fill,
-    first_of,
-    fresh,
-    new_log,
-    small_payloads,
-    truth,
-    with_state,
-    with_states,
-)
+from rsm_kit import first_of, new_log
+from snapshot_rig import check_trims, cursor_of, fill, fresh, small_payloads, truth, with_state, with_states
 
 from alpo.errors import Unavailable
 from alpo.rsm import snapshots

@@ -7,17 +7,15 @@ from typing import Any
 
 import anyio
 import pytest
+from rsm_kit import first_of, new_log, run
 from snapshot_rig import (
     Hooked,
     check_trims,
     fill,
-    first_of,
     folded,
     fresh,
     machine_of,
-    new_log,
     plain,
-    run,
     small_payloads,
     truth,
     unrecoverable,

@@ -8,18 +8,16 @@ from typing import Any
 
 import anyio
 import pytest
+from rsm_kit import first_of, new_log, run
 from snapshot_rig import (
     Steps,
     check_trims,
     cursor_of,
     cut_off,
     fill,
-    first_of,
     fresh,
     machine_of,
-    new_log,
     plain,
-    run,
     small_payloads,
     truth,
     with_state,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from snapshot_rig import check_trims, fill, first_of, fresh, machine_of, truth, with_state, with_states
+from rsm_kit import first_of
+from snapshot_rig import check_trims, fill, fresh, machine_of, truth, with_state, with_states
 
 from alpo.rsm.snapshots import Keeper
 from alpo.state import Diverged, Put, State, codec
