@@ -20,12 +20,12 @@ from .errors import (
     Unsettled,
     WrongMachine,
 )
-from .replica import Replica, ReplicaStatus, connect
+from .replica import Replica, ReplicaStatus, connect, set_aside
 from .snapshots import SnapshotInfo
 from .twin import SyncReplica, connect_sync
 
 __all__ = [
     "At", "Behind", "Busy", "Checked", "Corrupt", "Diverged", "Machine", "NewerFormat", "NewerVersion",
     "Nondeterministic", "NotFounded", "Replica", "ReplicaStatus", "SnapshotInfo", "SyncReplica", "Unrecoverable",
-    "Unsettled", "WrongMachine", "check", "connect", "connect_sync",
+    "Unsettled", "WrongMachine", "check", "connect", "connect_sync", "set_aside",
 ]

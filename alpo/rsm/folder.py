@@ -13,7 +13,7 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 import anyio
 
@@ -83,6 +83,16 @@ class Watcher(Protocol[M_contra]):
         """Take note that the folding has ended, and why."""
 
 
+class Disputed(Exception):
+    """The machine of this process is not that of the snapshot that ended at ``end_lsn``; or ``agrees``: it is, and an
+    operator has set the snapshot aside."""
+
+    def __init__(self, end_lsn: int, agrees: bool) -> None:
+        super().__init__(end_lsn, agrees)
+        self.end_lsn = end_lsn
+        self.agrees = agrees
+
+
 class _Question:
     """A question for the log's end, shared by those who wait for it."""
 
@@ -108,6 +118,10 @@ class Folder(Generic[M, W]):
         self.failure: AlpoError | None = None
         #: Called with every result that is not one of a command: snapshots are its business.
         self.on_result: Callable[[Result], None] = lambda result: None
+        #: Awaited after `dispute`, with the machine: it raises `Diverged`, unless the folding may go on.
+        self.on_dispute: Callable[[Disputed, M], Awaitable[None]] | None = None
+        #: True while `on_dispute` has not told; nothing is read meanwhile.
+        self._disputed = False
         self._expect = expect
         self.cache = cache
         self._sent: deque[Sent] = deque()
@@ -162,6 +176,11 @@ class Folder(Generic[M, W]):
                         self._fold(machine, records)
             except ProtocolError:
                 raise
+            except Disputed as dispute:
+                if self.on_dispute is not None:
+                    await self.on_dispute(dispute, machine)
+                self._disputed = False
+                self._news.tell()
             except PASSING:
                 await self.log.clock.sleep(AGAIN_S)
             except OutOfRange:
@@ -255,12 +274,17 @@ class Folder(Generic[M, W]):
         self._news.tell()
 
     def _special(self, machine: M, result: Result) -> None:
-        """Look at the effect of a payload that is no plain command. Raises `NewerFormat`, `WrongState`."""
+        """Look at the effect of a payload that is no plain command. Raises `NewerFormat`, `WrongState`, `Disputed`."""
         if result.outcome is Outcome.NEWER:
             raise machine.newer(result)
         if result.outcome is Outcome.FOUNDED:
             machine.need(self._expect)
         self.on_result(result)
+
+    def dispute(self, end_lsn: int, agrees: bool) -> NoReturn:
+        """End the folding of a page, from `on_result`, until `on_dispute` has told. Raises `Disputed`."""
+        self._disputed = True
+        raise Disputed(end_lsn, agrees)
 
     def _mine(self, machine: M, record: Record, result: Result) -> None:
         """Give a command of ours its result; those before it that never landed are forgotten."""
@@ -325,12 +349,12 @@ class Folder(Generic[M, W]):
         """
         self.open()
         machine = self.machine
-        if machine is not None and machine.lsn >= lsn and self.failure is None:
+        if machine is not None and machine.lsn >= lsn and self.failure is None and not self._disputed:
             return machine
         timeout_s = self.timeout_s if until_s is None else max(0.0, until_s - self.log.clock.now_s())
         with self.log.clock.move_on_after(timeout_s):
             while self.failure is None:
-                if self.machine is not None and self.machine.lsn >= lsn:
+                if self.machine is not None and self.machine.lsn >= lsn and not self._disputed:
                     return self.machine
                 await self._news.wait()
         self.require()

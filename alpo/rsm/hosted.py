@@ -31,7 +31,7 @@ M = TypeVar("M", bound=Machine)
 #: Payloads of a hosted machine. A command is the head, `COMMAND`, the version that its sender's code is made for, and
 #: the user's bytes; every other payload is a msgpack array (docs/wire-format.md).
 PAYLOADS = Payloads("machine", b"\xc1\x52", 1)
-FOUND, COMMAND, VERSION = 0, 1, 6
+FOUND, COMMAND, VERSION, JUDGEMENT = 0, 1, 6, 7
 NAME_BYTES_MAX = 128
 VERSION_MAX = (1 << 16) - 1
 _NAME = re.compile(r"[^\x00-\x20\x7f-\xa0\ud800-\udfff]+")
@@ -59,7 +59,14 @@ class Version(NamedTuple):
     version: int
 
 
-Message: TypeAlias = Found | Version | SnapshotMessage
+class Judgement(NamedTuple):
+    """The decision of an operator on the snapshot that ended at ``end_lsn``: it is ``wrong``, or it is not."""
+
+    end_lsn: int
+    wrong: bool
+
+
+Message: TypeAlias = Found | Version | Judgement | SnapshotMessage
 
 
 class Raised(NamedTuple):
@@ -118,6 +125,21 @@ def newer_version(version: int) -> bytes:
     return PAYLOADS.pack(VERSION, version)
 
 
+def judgement(end_lsn: int, wrong: bool) -> bytes:
+    """The payload that sets the snapshot aside that ended at ``end_lsn``, or takes that back."""
+    return PAYLOADS.pack(JUDGEMENT, end_lsn, int(wrong))
+
+
+def judgement_in(payload: bytes) -> Judgement | None:
+    """The decision on a snapshot in a payload; None if it holds none. Total."""
+    if payload[:3] != PAYLOADS.head or payload[:4] == _COMMANDS:
+        return None
+    try:
+        return _judgement(unpack_message(payload[3:]))
+    except WireError:
+        return None
+
+
 def _found(fields: tuple[Any, ...]) -> Found | None:
     if len(fields) != 4 or not is_id(fields[1]) or not valid_name(fields[2]) or not valid_version(fields[3]):
         return None
@@ -128,7 +150,13 @@ def _version(fields: tuple[Any, ...]) -> Version | None:
     return Version(fields[1]) if len(fields) == 2 and valid_version(fields[1]) else None
 
 
-_CHECKS: dict[Any, Any] = {**CHECKS, FOUND: _found, VERSION: _version}
+def _judgement(fields: tuple[Any, ...]) -> Judgement | None:
+    if len(fields) != 3 or fields[0] != JUDGEMENT or not is_number(fields[1]) or fields[2] not in (0, 1):
+        return None
+    return Judgement(fields[1], bool(fields[2]))
+
+
+_CHECKS: dict[Any, Any] = {**CHECKS, FOUND: _found, VERSION: _version, JUDGEMENT: _judgement}
 
 
 class Copied(Generic[M]):
@@ -255,6 +283,8 @@ class Hosted(Snapshotting[Copied[M] | bytes], Generic[M]):
             return Result(Outcome.FOUNDED, self.lsn)
         if isinstance(message, Version):
             return self._take_version(message.version)
+        if isinstance(message, Judgement):
+            return Result(Outcome.JUDGED, self.lsn, have=message.end_lsn, wanted=int(message.wrong))
         return self._take_snapshot(message)
 
     def _take_version(self, version: int) -> Result:

@@ -21,8 +21,8 @@ class Kind(Generic[M]):
     ``cursor``: name of the log's cursor that keeps what a newcomer needs. ``cache_magic``: begin of a cache file.
     ``machine``: makes an empty one. ``freeze``: freezes one as it stands; what it gives makes an encoder of that copy,
     whose parts have that many bytes at most. ``thawing``: begins to make one of parts. ``decoder``: begins to read
-    parts, to no other end than their digest. ``proves``: nothing is trimmed behind a snapshot before the log,
-    folded anew, has given the same, since the machine's code is not ours.
+    parts, to no other end than their digest. ``proves``: a snapshot is not ended, and nothing is trimmed
+    behind it, before the log, folded anew, has given the same: the machine's code is not ours.
     """
 
     payloads: Payloads
@@ -34,6 +34,12 @@ class Kind(Generic[M]):
     thawing: Callable[[], Thawing[M]]
     decoder: Callable[[], Decoder[Any]]
     proves: bool = False
+
+    @property
+    def agreed(self) -> str:
+        """Name of the cursor with which a process that stops because it differs keeps the log, from the last snapshot
+        on that it agreed with."""
+        return f"{self.cursor}-agreed"
 
     @property
     def noun(self) -> str:

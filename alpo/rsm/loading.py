@@ -18,7 +18,7 @@ import logging
 import os
 import struct
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
@@ -57,7 +57,7 @@ async def first_lsn(log: Log) -> int:
 
 
 async def cursor_lsn(log: Log, name: str) -> int:
-    """The LSN of the cursor ``name``; 0 if there is none, or it may not be asked for."""
+    """The LSN of the cursor ``name``; 0 if there is none, or cursors may not be asked for."""
     try:
         return next((cursor.lsn for cursor in await log.cursors() if cursor.name == name), 0)
     except Refused:
@@ -78,12 +78,13 @@ async def load(kind: Kind[M], log: Log, cache: Cache[M] | None = None) -> M:
     tried = 0
     while True:
         first = await first_lsn(log)
-        if cache is not None:
+        held = await cursor_lsn(log, kind.agreed) if kind.proves else 0
+        if cache is not None and not held:
             machine = await cache.take(bytes.fromhex(log.cluster), first, await log.end() - 1)
             if machine is not None:
                 return machine
             cache = None
-        cursor = await cursor_lsn(log, kind.cursor)
+        cursor = held or await cursor_lsn(log, kind.cursor)
         start = cursor if cursor > first and cursor != tried else first
         if start == 1:
             return kind.machine()
@@ -221,24 +222,35 @@ async def read_back(kind: Kind[M], log: Log, snapshot: Snapshot) -> bool:
     return False
 
 
-async def prove(kind: Kind[M], log: Log, snapshot: Snapshot, since_lsn: int) -> None:
-    """Raise `Diverged` if the log, folded anew from ``since_lsn`` on (0: as far back as it goes), gives another machine
-    than an accepted snapshot. Raises as `Log.read`."""
-    async with log.read_batches(snapshot.end, snapshot.end) as batches:
+async def digest_in(kind: Kind[M], log: Log, end_lsn: int) -> bytes:
+    """The digest that the end of a snapshot tells; b"" if there is no end at that LSN. Raises as `Log.read`."""
+    async with log.read_batches(end_lsn, end_lsn) as batches:
         ends = [kind.payloads.snapshot_message(record.payload) async for records in batches for record in records]
-    right = await digest_at(kind, log, snapshot.begin, since_lsn)
-    if right is not None and [right] != [end.digest for end in ends if isinstance(end, End)]:
-        noun, lsn = kind.noun, snapshot.begin
+    return next((end.digest for end in ends if isinstance(end, End)), b"")
+
+
+async def prove(
+    kind: Kind[M], log: Log, lsn: int, digest: bytes, since_lsn: int, pause: Callable[[], Awaitable[None]]
+) -> None:
+    """Raise `Diverged` if the log, folded anew from ``since_lsn`` on (0: as far back as it goes), gives another machine
+    as of ``lsn`` than the one of this digest; ``pause`` is awaited after each page. Raises as `Log.read`, and what
+    ``pause`` raises."""
+    right = await digest_at(kind, log, lsn, since_lsn, pause)
+    if right is not None and right != digest:
+        noun = kind.noun
         raise Diverged(
             f"the {noun} in this process was not, as of LSN {lsn}, what the log gives if it is folded once more from"
             f" LSN {since_lsn or 1} on; alpo.rsm.check() finds machines that are not deterministic"
         )
 
 
-async def digest_at(kind: Kind[M], log: Log, lsn: int, since_lsn: int = 0) -> bytes | None:
+async def digest_at(
+    kind: Kind[M], log: Log, lsn: int, since_lsn: int = 0,
+    pause: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint,
+) -> bytes | None:
     """The digest of the machine as of ``lsn``, folded anew from what came before: from the first snapshot that began at
     ``since_lsn`` or later (0: from as far back as the log goes). None if that cannot be told any more. Raises as
-    `Log.read`."""
+    `Log.read`. ``pause`` is awaited after each page."""
     first = since_lsn or await first_lsn(log)
     if 1 < first >= lsn:
         return None
@@ -251,7 +263,7 @@ async def digest_at(kind: Kind[M], log: Log, lsn: int, since_lsn: int = 0) -> by
             async for records in batches:
                 for record in records:
                     machine.apply(record.lsn, time_ms_of(record.time), record.payload, record.term)
-                await anyio.lowlevel.checkpoint()
+                await pause()
     except OutOfRange:
         return None
     return machine.digest_bytes(machine.keep_digest()) if machine.lsn == lsn else None

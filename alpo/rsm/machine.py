@@ -52,6 +52,7 @@ class Outcome(IntEnum):
     NEWER = 17  # a format or version that this machine does not know: it must not go on
     VERSION = 18  # a newer version is in force
     HELD = 19  # refused for now: commands for an older version still come
+    JUDGED = 20  # somebody's decision on a snapshot: whether it is set aside
 
 
 class Result(NamedTuple):

@@ -4,13 +4,15 @@ Laws:
 
 * A command is applied once, at its place in the log, by every process alike, and the answer is what it gave there.
 * A read sees every command that was answered to anybody before it began.
-* A process whose machine is not that of the log stops with `Diverged`: none of its snapshots is taken.
+* A process whose machine is not that of the log stops with `Diverged`: none of its snapshots is taken. Before it stops,
+  it keeps the log from the last snapshot on that it agreed with; which side is right, an operator decides.
 * Newer code waits with its version until no command of older code came for a minute; older code stops there.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from inspect import iscoroutinefunction, signature
 from os import PathLike
@@ -28,9 +30,10 @@ from alpo.tls import Tls
 
 from .contract import At, Machine
 from .errors import Behind, Diverged, NewerVersion, NotFounded, Unsettled, WrongMachine
-from .folder import Folder, Sent, Watcher
+from .folder import Disputed, Folder, Sent, Watcher
 from .hosted import (
     COMMAND_ROOM,
+    PAYLOADS,
     SETTLED_MS,
     Copied,
     Hosted,
@@ -39,6 +42,8 @@ from .hosted import (
     Raised,
     commands_head,
     found,
+    judgement,
+    judgement_in,
     newer_version,
     valid_name,
     valid_version,
@@ -46,6 +51,7 @@ from .hosted import (
 from .items import kind_of
 from .loading import Cache, cursor_lsn, find, first_lsn
 from .machine import Outcome, Result, time_ms_of, time_of
+from .payloads import End
 from .replicated import Replicated, owning
 
 M = TypeVar("M", bound=Machine)
@@ -111,6 +117,9 @@ class Replica(Replicated[Hosted[M], Watcher[Hosted[M]]], Generic[M]):
         )
         super().__init__(folder, _judged, create=create, auto=snapshots == "auto")
         self._keep, folder.on_result = folder.on_result, self._notice
+        #: LSN of the ends of snapshots that this process has found to be of another machine than its own.
+        self._differs: set[int] = set()
+        folder.on_dispute = self._settle_dispute
         if snapshots == "auto":
             folder.tasks.start_soon(self._change_version)
 
@@ -242,13 +251,46 @@ class Replica(Replicated[Hosted[M], Watcher[Hosted[M]]], Generic[M]):
             if not copied.encoded:
                 self._folder.tasks.start_soon(lambda: self._take_digest(copied))
         if result.outcome is Outcome.DIVERGED:
-            agreed = machine.snapshot.begin if machine.snapshot is not None else 0
-            self._folder.fail(Diverged(
-                f"the machine in this process is not that of the snapshot that ended at LSN {result.lsn}; they agreed"
-                f" as of LSN {agreed}. alpo.rsm.check() finds machines that are not deterministic"
-            ))
+            self._differs.add(result.lsn)
+            self._folder.dispute(result.lsn, agrees=False)
+        if result.outcome is Outcome.JUDGED:
+            end_lsn, wrong = result.have, bool(result.wanted)
+            agrees = any(each is not None and each.end == end_lsn for each in (machine.snapshot, machine.previous))
+            if agrees if wrong else end_lsn in self._differs:
+                self._folder.dispute(end_lsn, agrees)
             return
         self._keep(result)
+
+    async def _settle_dispute(self, dispute: Disputed, machine: Hosted[M]) -> None:
+        """Let the folding go on, if the last decision in the log about the snapshot is for this machine. Else raises
+        `Diverged`, and the log is kept from the last snapshot on that this machine agreed with."""
+        folder, log, end_lsn = self._folder, self._log, dispute.end_lsn
+        wrong = await folder.patiently(lambda: last_judgement(log, end_lsn, machine.lsn + 1))
+        if wrong is (not dispute.agrees):
+            return
+        if dispute.agrees:
+            cache = "; and remove the cache file, if its code was mended since" if folder.cache is not None else ""
+            raise Diverged(
+                f"the machine in this process is that of the snapshot that ended at LSN {end_lsn}, which was set aside"
+                f" as wrong at LSN {machine.lsn}: look what differs in its code{cache}"
+            )
+        agreed = machine.snapshot.begin if machine.snapshot is not None else 0
+        kept = await self._keep_log(agreed)
+        raise Diverged(
+            f"the machine in this process is not that of the snapshot that ended at LSN {end_lsn}; they agreed as of"
+            f" LSN {agreed}{kept}. alpo.rsm.check() finds machines that are not deterministic; if the snapshot is"
+            f" the wrong one: await alpo.rsm.set_aside(log, {end_lsn})"
+        )
+
+    async def _keep_log(self, agreed_lsn: int) -> str:
+        """Keep the log from there on (0: all of it), so that either side can be folded again; returns what to tell."""
+        log, name = self._log, self._kind.agreed
+        with suppress(AlpoError):  # this process may have no right to do so
+            lsn = agreed_lsn or await first_lsn(log)
+            if not 0 < await cursor_lsn(log, name) <= lsn:
+                await log.set_cursor(name, lsn, self._folder.timeout_s)
+            return f", and the log is kept from there on by the cursor {name}"
+        return ""
 
     async def _take_digest(self, copied: Copied[M]) -> None:
         """Take the digest of a copy, a little at a time (a task)."""
@@ -280,6 +322,41 @@ class Replica(Replicated[Hosted[M], Watcher[Hosted[M]]], Generic[M]):
     def _older(self, machine: Hosted[M]) -> list[tuple[int, int]]:
         """The times of the last commands for versions before this code's."""
         return [each for each in machine.wants.items() if each[0] < self._made.version]
+
+
+async def last_judgement(log: Log, end_lsn: int, start: int) -> bool | None:
+    """Look whether the snapshot that ended at ``end_lsn`` is wrong by the last decision at ``start`` or later in the
+    log; None without one. Raises as `Log.read`."""
+    wrong, last_lsn = None, await log.end() - 1
+    if last_lsn >= start:
+        async with log.read_batches(start, last_lsn) as batches:
+            async for records in batches:
+                for record in records:
+                    decision = judgement_in(record.payload)
+                    if decision is not None and decision.end_lsn == end_lsn:
+                        wrong = decision.wrong
+    return wrong
+
+
+async def set_aside(log: Log, end_lsn: int, *, undo: bool = False) -> int:
+    """Tell all processes that the snapshot that ended at ``end_lsn`` is of a wrong machine: those that differ from it
+    go on, and those that agree with it stop with `Diverged`. ``undo``: take that back. The last decision counts.
+
+    Which side is right is for you to find out: nobody in the cluster can. Newcomers begin before that snapshot as long
+    as the log is kept from there on by the cursor ``machine-agreed``, which whoever stopped first has set. Once all
+    processes run the right code, and one has written another snapshot: ``alpo cursor drop machine-agreed``.
+
+    Returns the LSN of the decision. Raises ValueError if no snapshot of a machine ended at that LSN, and as
+    `Log.read`, `Log.append`.
+    """
+    try:
+        async with log.read_batches(end_lsn, end_lsn) as batches:
+            payloads = [record.payload async for records in batches for record in records]
+    except OutOfRange as error:
+        raise ValueError(f"no snapshot of a machine ended at LSN {end_lsn}: {error}") from error
+    if not any(isinstance(PAYLOADS.snapshot_message(payload), End) for payload in payloads):
+        raise ValueError(f"no snapshot of a machine ended at LSN {end_lsn}")
+    return await log.append(judgement(end_lsn, not undo))
 
 
 def made_of(made_by: type[M], name: str, version: int) -> Made[M]:

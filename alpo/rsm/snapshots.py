@@ -9,6 +9,8 @@ Laws:
 * Nothing is trimmed but what two accepted snapshots make superfluous; and nothing at all while the log holds a payload
   of others.
 * A trim follows only on a snapshot whose acceptance this process has folded, and that it has read back.
+* Of a machine whose code is not ours, no snapshot is ended before the log, folded anew, has given the same; its writer
+  keeps the grant meanwhile, however long that takes.
 * Failing is harmless: a snapshot or trim that came to nothing is tried again, here or elsewhere, and ends nothing.
 """
 
@@ -28,13 +30,15 @@ from alpo.errors import AlpoError, Overloaded
 
 from .errors import Busy, Diverged, NotFounded, Unsettled
 from .folder import Folder, Sent
-from .loading import cursor_lsn, digest_at, first_lsn, prove, read_back
+from .loading import cursor_lsn, digest_at, digest_in, first_lsn, prove, read_back
 from .machine import UPLOAD_STALE_MS, Outcome, Result, Snapshot, Snapshotting
 from .parts import Encoder, Frozen, M, part_bytes_max
 from .payloads import ID_BYTES
 
 #: Most bytes of parts in flight.
 IN_FLIGHT_BYTES = 4 << 20
+#: Seconds without a part after which a writer that still proves its snapshot writes an empty one, to keep the grant.
+BEAT_S = UPLOAD_STALE_MS / 3000
 #: Bytes of commands after which a snapshot is due, if the machine is not larger.
 DUE_BYTES = 16 << 20
 #: Age of a snapshot after which another is due, on the log's clock.
@@ -61,15 +65,20 @@ async def write_snapshot(folder: AnyFolder) -> SnapshotInfo:
     """Write the machine into the log; ``first_lsn`` is left 0.
 
     Raises `Busy` if another process does that, or took this snapshot over; `Diverged`, which ends the folding, if it is
-    not of the machine that the log holds; `NotFounded`, `Unsettled`, and as `Log.append`.
+    not of the machine that the log holds, or gives when it is folded anew; `NotFounded`, `Unsettled`, and as
+    `Log.append`, `Log.read`.
     """
     log, payloads = folder.log, folder.kind.payloads
     bytes_max = part_bytes_max(int((await log.settings())["payload_bytes_max"]))
     sid = log.clock.rng.randbytes(ID_BYTES)
     begin, frozen = await _begun(folder, sid)
     encoder = frozen(bytes_max)
+    agreed = folder.machine.snapshot if folder.machine is not None else None
     try:
         await _write_parts(folder, sid, encoder)
+        if folder.kind.proves:
+            pause = _Pause(folder, sid, encoder).take
+            await prove(folder.kind, log, begin, encoder.digest, 0 if agreed is None else agreed.begin, pause)
     except Diverged as error:  # raised before the end is sent, which a newcomer would believe
         folder.fail(error)
         raise
@@ -98,6 +107,24 @@ async def _write_parts(folder: AnyFolder, sid: bytes, encoder: Encoder) -> None:
         await anyio.lowlevel.checkpoint()
     for sent, _ in flight:
         await _taken(folder, sent)
+
+
+class _Pause:
+    """The pauses of a writer that proves its snapshot: it keeps the grant, with an empty part now and then."""
+
+    def __init__(self, folder: AnyFolder, sid: bytes, encoder: Encoder) -> None:
+        self._folder, self._sid, self._encoder = folder, sid, encoder
+        self._last_s = folder.log.clock.now_s()
+
+    async def take(self) -> None:
+        """Let others run. Raises `Busy` if the snapshot was taken over, and as `Log.append`."""
+        await anyio.lowlevel.checkpoint()
+        folder, encoder, now_s = self._folder, self._encoder, self._folder.log.clock.now_s()
+        if now_s - self._last_s >= BEAT_S:
+            self._last_s = now_s
+            empty = encoder.empty()
+            part = folder.kind.payloads.part(self._sid, encoder.parts - 1, empty)
+            await _taken(folder, await _send(folder, part))
 
 
 async def _begun(folder: AnyFolder, sid: bytes) -> tuple[int, Frozen]:
@@ -152,6 +179,8 @@ class Keeper(Generic[M]):
         self._untidy = False
         #: Begin of the last snapshot that was read back.
         self._sound_lsn = 0
+        #: Begin of the last snapshot that this process has written, and thus proved.
+        self._proved_lsn = 0
         #: Time on the log's clock when this process first looked.
         self._since_ms = 0
         #: LSN of a snapshot's end that this process refused, and what tells its digest.
@@ -165,10 +194,15 @@ class Keeper(Generic[M]):
         """Write a snapshot now; ``trim``: let go what it makes superfluous. Raises as `write_snapshot`."""
         if not (await self._folder.now()).founded:
             raise NotFounded(f"this log holds no {self._folder.kind.noun}")
-        info = await write_snapshot(self._folder)
+        info = await self._write()
         if trim:
             await self.tidy()
         return info._replace(first_lsn=await first_lsn(self._log))
+
+    async def _write(self) -> SnapshotInfo:
+        info = await write_snapshot(self._folder)
+        self._proved_lsn = info.begin
+        return info
 
     async def tidy(self) -> None:
         """Let newcomers begin at the last snapshot, and trim before the one before it. Raises `AlpoError` if that is
@@ -200,7 +234,9 @@ class Keeper(Generic[M]):
                 since = 0 if previous is None else min(cursor, previous.begin)
                 for each in (previous, snapshot):
                     if each is not None and each.begin > since:
-                        await prove(kind, log, each, since)
+                        if each.begin != self._proved_lsn:
+                            digest = await digest_in(kind, log, each.end)
+                            await prove(kind, log, each.begin, digest, since, anyio.lowlevel.checkpoint)
                         since = each.begin
             except Diverged as error:
                 self._folder.fail(error)
@@ -227,7 +263,7 @@ class Keeper(Generic[M]):
             try:
                 await self._folder.now()
                 if self._due:  # nobody was quicker
-                    await write_snapshot(self._folder)
+                    await self._write()
                     await self.tidy()
             except AlpoError:
                 await self._pause(RETRY_S, RETRY_S + WAIT_S)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import test_rsm_crashes as crashes
+import test_rsm_disputes as disputes
 import test_rsm_odd_machines as odd
 import test_rsm_replica as replicas
 from test_rsm_model import one_run, short_times
@@ -80,10 +81,80 @@ class Always(bytes):
 
 
 def unproved(patch: pytest.MonkeyPatch) -> None:
-    """A trim follows on a snapshot that the log, folded anew, does not give."""
+    """A snapshot is ended that the log, folded anew, does not give."""
     async def prove(*given: Any) -> None: ...
 
     patch.setattr("alpo.rsm.snapshots.prove", prove)
+
+
+def trimmed_unproved(patch: pytest.MonkeyPatch) -> None:
+    """A trim follows on snapshots that nobody has proved."""
+    async def is_sound(*given: Any) -> bool:
+        return True
+
+    patch.setattr(Keeper, "_is_sound", is_sound)
+
+
+def without_a_beat(patch: pytest.MonkeyPatch) -> None:
+    """A writer whose proof is slow loses its grant."""
+    patch.setattr("alpo.rsm.snapshots.BEAT_S", 1e9)
+
+
+def nothing_kept(patch: pytest.MonkeyPatch) -> None:
+    """Processes that differ stop, and the log is trimmed by the other side."""
+    async def keep_log(*given: Any) -> str:
+        return ""
+
+    patch.setattr(Replica, "_keep_log", keep_log)
+
+
+def begun_where_the_other_side_says(patch: pytest.MonkeyPatch) -> None:
+    """A newcomer begins at the last snapshot though two sides differ."""
+    from alpo.rsm.loading import cursor_lsn
+
+    async def lsn(log: Any, name: str) -> int:
+        return 0 if name == disputes.AGREED else await cursor_lsn(log, name)
+
+    patch.setattr("alpo.rsm.loading.cursor_lsn", lsn)
+
+
+def no_decision(patch: pytest.MonkeyPatch) -> None:
+    """Processes that differ stop, whatever was decided since."""
+    async def last_judgement(*given: Any) -> None: ...
+
+    patch.setattr("alpo.rsm.replica.last_judgement", last_judgement)
+
+
+def any_decision(patch: pytest.MonkeyPatch) -> None:
+    """A decision is not for one snapshot, and not to be taken back."""
+    async def last_judgement(*given: Any) -> bool:
+        return True
+
+    patch.setattr("alpo.rsm.replica.last_judgement", last_judgement)
+
+
+def the_wrong_go_on(patch: pytest.MonkeyPatch) -> None:
+    """A decision is nothing to those whose snapshot is set aside."""
+    notice = Replica._notice
+
+    def careless(self: Replica[Any], result: Result) -> None:
+        if result.outcome is not Outcome.JUDGED:
+            notice(self, result)
+
+    patch.setattr(Replica, "_notice", careless)
+
+
+def read_meanwhile(patch: pytest.MonkeyPatch) -> None:
+    """A machine that differs is read while it is not known who is right."""
+    dispute = Folder.dispute
+
+    def careless(self: Folder[Any, Any], end_lsn: int, agrees: bool) -> None:
+        try:
+            dispute(self, end_lsn, agrees)
+        finally:
+            self._disputed = False
+
+    patch.setattr(Folder, "dispute", careless)
 
 
 def an_end_of_other_parts(patch: pytest.MonkeyPatch) -> None:
@@ -293,7 +364,15 @@ MUTATIONS: dict[Patch, Check] = {
     granted_to_all: without(crashes.test_only_one_writes),
     never_taken_over: without(crashes.test_another_takes_over, "after begin"),
     any_end_counts: without(replicas.test_a_process_that_differs_stops_at_the_next_snapshot),
-    unproved: lambda patch, folder: odd.test_a_copy_that_is_shared_never_lets_go_of_the_log(patch),
+    unproved: without(disputes.test_no_snapshot_is_ended_that_the_log_does_not_give),
+    trimmed_unproved: without(disputes.test_nothing_is_trimmed_behind_what_nobody_has_proved),
+    without_a_beat: lambda patch, folder: disputes.test_a_slow_proof_keeps_the_grant(patch),
+    nothing_kept: without(disputes.test_whoever_differs_keeps_the_log_from_where_it_agreed),
+    begun_where_the_other_side_says: without(disputes.test_whoever_differs_keeps_the_log_from_where_it_agreed),
+    no_decision: without(disputes.test_whoever_differs_keeps_the_log_from_where_it_agreed),
+    any_decision: without(disputes.test_a_decision_is_taken_back),
+    the_wrong_go_on: without(disputes.test_a_decision_is_taken_back),
+    read_meanwhile: without(replicas.test_a_process_that_differs_stops_at_the_next_snapshot),
     an_end_of_other_parts: without(odd.test_an_end_that_does_not_fit_its_parts_stops_nobody),
     trimmed_to_the_last: model,
     trimmed_before_the_end: model,
