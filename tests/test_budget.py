@@ -23,7 +23,7 @@ BUDGET = {
     "lines of tests": 69_100,
     "files of alpo, cli and sim": 326,
     "options of alpo and alpo-pipeline": 592,
-    "words of docs and README": 62_200,
+    "words of docs and README": 62_350,
 }
 #: The part of a number that may be left over.
 SPARE = 1 / 20
