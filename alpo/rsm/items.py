@@ -239,7 +239,7 @@ def kind_of(made: Made[M]) -> Kind[Hosted[M]]:
     return Kind(
         payloads=PAYLOADS, title="Replica", cursor=CURSOR, cache_magic=b"ALPO machine 1\n",
         machine=partial(Hosted, made), freeze=_frozen, thawing=partial(Thawing, made), decoder=partial(Decoder, made),
-        proves=True,
+        proves=True, streams=True,
     )
 
 

@@ -23,6 +23,7 @@ class Kind(Generic[M]):
     whose parts have that many bytes at most. ``thawing``: begins to make one of parts. ``decoder``: begins to read
     parts, to no other end than their digest. ``proves``: a snapshot is not ended, and nothing is trimmed
     behind it, before the log, folded anew, has given the same: the machine's code is not ours.
+    ``streams``: parts are thawed as they come, not once all are there.
     """
 
     payloads: Payloads
@@ -34,6 +35,7 @@ class Kind(Generic[M]):
     thawing: Callable[[], Thawing[M]]
     decoder: Callable[[], Decoder[Any]]
     proves: bool = False
+    streams: bool = False
 
     @property
     def agreed(self) -> str:

@@ -34,13 +34,15 @@ from alpo.wire.framing import pack, unpack_message
 from .errors import Corrupt, Diverged, Unrecoverable
 from .kind import Kind
 from .machine import Snapshot, time_ms_of
-from .parts import PART_BYTES_MAX, M
+from .parts import PART_BYTES_MAX, M, Thawing
 from .payloads import FOUNDINGS, Begin, End, Part
 
 logger = logging.getLogger("alpo")
 
 #: Bytes of snapshots' parts that wait in memory; more go to a temporary file.
 SPILLED_BYTES = 64 << 20
+#: Entries that are folded anew between two pauses: others' work goes on beside it.
+SLICE = 64
 _SIZE = struct.Struct(">I")
 #: Growth after which the file is written anew: of commands in bytes, and of the log in payloads.
 _MUCH_BYTES, _MUCH_PAYLOADS = 1 << 20, 10_000
@@ -126,23 +128,29 @@ async def find(kind: Kind[M], log: Log, start: int, stop: int | None = None) -> 
 
 
 class Upload(Generic[M]):
-    """A snapshot as it is read: the LSN where it began, and places of its parts in the file. ``machine``: as it was
-    there, once the snapshot was thawed and found whole."""
+    """A snapshot as it is read: the LSN where it began, its number of parts so far, and their places in the file; or
+    ``thawing``: they are thawed as they come, up to the ``failure`` of one. ``machine``: as it was there, once the
+    snapshot was thawed and found whole."""
 
     def __init__(self, sid: bytes, begin: int) -> None:
         self.sid = sid
         self.begin = begin
+        self.parts = 0
         self.places: list[tuple[int, int]] = []
+        self.thawing: Thawing[M] | None = None
+        self.failure: Exception | None = None
         self.machine: M | None = None
 
 
 class Uploads(Generic[M]):
-    """Uploads that a reader has come across, with their parts: in memory, or in a temporary file. Use it in a ``with``.
-    """
+    """Uploads that a reader has come across, with their parts: in memory, or in a temporary file; where the kind says
+    so, those of one upload at a time are thawed as they come. Use it in a ``with``."""
 
     def __init__(self, kind: Kind[M]) -> None:
         self._kind = kind
         self._uploads: dict[bytes, Upload[M]] = {}
+        #: The upload whose parts are thawed as they come.
+        self._streamed: Upload[M] | None = None
         self._file = SpooledTemporaryFile(SPILLED_BYTES)  # noqa: SIM115  # closed by the `with` of its user
         self._size = 0
 
@@ -159,13 +167,26 @@ class Uploads(Generic[M]):
             self._uploads.setdefault(message.sid, Upload(message.sid, lsn))
         elif isinstance(message, Part):
             upload = self._uploads.get(message.sid)
-            if upload is not None and message.index == len(upload.places):
-                upload.places.append((self._size, len(message.data)))
-                self._write(message.data)
-                self._size += len(message.data)
+            if upload is not None and message.index == upload.parts:
+                self._take_part(upload, message.data)
         elif isinstance(message, End) and message.sid in self._uploads:
             return self._uploads[message.sid], message
         return None
+
+    def _take_part(self, upload: Upload[M], data: bytes) -> None:
+        """Thaw the next part of an upload, or keep it until the upload has ended."""
+        if not upload.parts and self._kind.streams and self._streamed is None:
+            self._streamed, upload.thawing = upload, self._kind.thawing()
+        upload.parts += 1
+        if upload.thawing is None:
+            self._write(data)
+            upload.places.append((self._size, len(data)))
+            self._size += len(data)
+        elif upload.failure is None:
+            try:
+                upload.thawing.feed(data)
+            except (ValueError, AlpoError) as error:  # raised where the upload ends, if it does
+                upload.failure = error
 
     def _write(self, data: bytes) -> None:
         try:
@@ -178,6 +199,8 @@ class Uploads(Generic[M]):
     def forget(self, upload: Upload[M]) -> None:
         """Drop an upload that came to nothing."""
         del self._uploads[upload.sid]
+        if self._streamed is upload:
+            self._streamed = None
         if not self._uploads:
             self._file.seek(0)
             self._file.truncate()
@@ -185,8 +208,10 @@ class Uploads(Generic[M]):
 
     def thaw(self, upload: Upload[M], end: End) -> Iterator[None]:
         """Thaw an upload that came to its end into its ``machine``; a pause after each part."""
-        thawing = self._kind.thawing()
+        thawing = upload.thawing or self._kind.thawing()
         try:
+            if upload.failure is not None:
+                raise upload.failure
             for at, size in upload.places:
                 self._file.seek(at)
                 thawing.feed(self._file.read(size))
@@ -233,8 +258,8 @@ async def prove(
     kind: Kind[M], log: Log, lsn: int, digest: bytes, since_lsn: int, pause: Callable[[], Awaitable[None]]
 ) -> None:
     """Raise `Diverged` if the log, folded anew from ``since_lsn`` on (0: as far back as it goes), gives another machine
-    as of ``lsn`` than the one of this digest; ``pause`` is awaited after each page. Raises as `Log.read`, and what
-    ``pause`` raises."""
+    as of ``lsn`` than the one of this digest; ``pause`` is awaited after each `SLICE`. Raises as `Log.read`, and
+    what ``pause`` raises."""
     right = await digest_at(kind, log, lsn, since_lsn, pause)
     if right is not None and right != digest:
         noun = kind.noun
@@ -250,7 +275,7 @@ async def digest_at(
 ) -> bytes | None:
     """The digest of the machine as of ``lsn``, folded anew from what came before: from the first snapshot that began at
     ``since_lsn`` or later (0: from as far back as the log goes). None if that cannot be told any more. Raises as
-    `Log.read`. ``pause`` is awaited after each page."""
+    `Log.read`. ``pause`` is awaited after each `SLICE`."""
     first = since_lsn or await first_lsn(log)
     if 1 < first >= lsn:
         return None
@@ -260,10 +285,11 @@ async def digest_at(
         if machine is None:
             return None
         async with log.read_batches(machine.lsn + 1, lsn) as batches:
-            async for records in batches:
-                for record in records:
-                    machine.apply(record.lsn, time_ms_of(record.time), record.payload, record.term)
-                await pause()
+            async for page in batches:
+                for at in range(0, len(page), SLICE):
+                    for record in page[at : at + SLICE]:
+                        machine.apply(record.lsn, time_ms_of(record.time), record.payload, record.term)
+                    await pause()
     except OutOfRange:
         return None
     return machine.digest_bytes(machine.keep_digest()) if machine.lsn == lsn else None

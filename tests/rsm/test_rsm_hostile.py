@@ -16,7 +16,8 @@ from journal import MADE, Journal, plain
 from alpo.errors import AlpoError
 from alpo.rsm.errors import NewerVersion, WrongMachine
 from alpo.rsm.hosted import PAYLOADS, WANTS_MAX, Hosted, Made, commands_head, found, newer_version
-from alpo.rsm.items import Decoder, Encoder, Loading, Thawing, _frozen
+from alpo.rsm.items import Decoder, Encoder, Loading, Thawing, _frozen, kind_of
+from alpo.rsm.loading import Uploads
 from alpo.rsm.machine import Outcome, Result
 from alpo.rsm.parts import PART_BYTES_MAX
 from alpo.rsm.payloads import chained
@@ -235,6 +236,30 @@ def test_any_items_come_back(items: list[bytes], bytes_max: int) -> None:
     machine.apply(1, 0, found(b"i" * 16, "journal", 1))
     machine.user.entries = items
     assert again(machine, bytes_max).user.entries == items
+
+
+def test_the_parts_of_two_uploads_are_told_apart() -> None:
+    """An upload is thawed as it comes, another one beside it afterwards; what never ends is no word on anything."""
+    encoder, (foreign,) = written(ITEMS), parts_of([])
+    end = PAYLOADS.end(b"b" * 16, encoder.parts, encoder.chain, encoder.digest)
+    begin, part = PAYLOADS.begin, PAYLOADS.part
+    parts: list[bytes] = encoder.all  # type: ignore[attr-defined]
+    for first, made in ((parts[0], MADE), (b"\x01", MADE), (foreign, Made(Journal, "other", 1))):
+        payloads = [begin(b"a" * 16), begin(b"b" * 16), part(b"a" * 16, 0, first)]
+        for number, each in enumerate(parts):
+            payloads += [part(b"b" * 16, number, each), part(b"a" * 16, number + 1, each)]
+        with Uploads(kind_of(made)) as uploads:
+            wholes = [uploads.take(lsn, payload) for lsn, payload in enumerate([*payloads, end])]
+            upload, told = next(whole for whole in wholes if whole is not None)
+            if made is not MADE:
+                with pytest.raises(WrongMachine):
+                    [*uploads.thaw(upload, told)]
+                continue
+            assert len([*uploads.thaw(upload, told)]) == len(parts)
+            upload.begin = 1
+            [*uploads.thaw(upload, told)]
+            assert upload.machine is not None
+            assert upload.machine.user.entries == ITEMS
 
 
 # -- threads --------------------------------------------------------------------------------------------------
