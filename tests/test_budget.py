@@ -20,10 +20,10 @@ BUDGET = {
     "lines of alpo": 49_700,
     "lines of cli": 10_500,
     "lines of sim": 17_600,
-    "lines of tests": 69_100,
+    "lines of tests": 69_420,
     "files of alpo, cli and sim": 326,
     "options of alpo and alpo-pipeline": 592,
-    "words of docs and README": 62_350,
+    "words of docs and README": 62_400,
 }
 #: The part of a number that may be left over.
 SPARE = 1 / 20
