@@ -84,13 +84,12 @@ class Watcher(Protocol[M_contra]):
 
 
 class Disputed(Exception):
-    """The machine of this process is not that of the snapshot that ended at ``end_lsn``; or ``agrees``: it is, and an
-    operator has set the snapshot aside."""
+    """The machine of this process is not that of the snapshot that began at ``begin_lsn`` (0: not known any more) and
+    ended at ``end_lsn``; or ``agrees``: it is, and an operator has set the snapshot aside."""
 
-    def __init__(self, end_lsn: int, agrees: bool) -> None:
-        super().__init__(end_lsn, agrees)
-        self.end_lsn = end_lsn
-        self.agrees = agrees
+    def __init__(self, end_lsn: int, agrees: bool, begin_lsn: int) -> None:
+        super().__init__(end_lsn, agrees, begin_lsn)
+        self.end_lsn, self.agrees, self.begin_lsn = end_lsn, agrees, begin_lsn
 
 
 class _Question:
@@ -281,10 +280,10 @@ class Folder(Generic[M, W]):
             machine.need(self._expect)
         self.on_result(result)
 
-    def dispute(self, end_lsn: int, agrees: bool) -> NoReturn:
+    def dispute(self, end_lsn: int, agrees: bool, begin_lsn: int = 0) -> NoReturn:
         """End the folding of a page, from `on_result`, until `on_dispute` has told. Raises `Disputed`."""
         self._disputed = True
-        raise Disputed(end_lsn, agrees)
+        raise Disputed(end_lsn, agrees, begin_lsn)
 
     def _mine(self, machine: M, record: Record, result: Result) -> None:
         """Give a command of ours its result; those before it that never landed are forgotten."""

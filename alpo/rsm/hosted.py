@@ -324,6 +324,8 @@ class Hosted(Snapshotting[Copied[M] | bytes], Generic[M]):
             self.upload = None  # no word on any machine: its parts are not what its writer says
             return self._invalid()
         result = super()._end(end)
+        if upload is not None and result.outcome is Outcome.DIVERGED:
+            return result._replace(have=upload.begin)
         if result.outcome is Outcome.ACCEPTED and upload is not None and isinstance(upload.digest, Copied):
             self.bytes = upload.digest.bytes
         return result

@@ -49,7 +49,7 @@ from .hosted import (
     valid_version,
 )
 from .items import kind_of
-from .loading import Cache, cursor_lsn, find, first_lsn
+from .loading import Cache, cursor_lsn, digest_at, digest_in, find, first_lsn
 from .machine import Outcome, Result, time_ms_of, time_of
 from .payloads import End
 from .replicated import Replicated, owning
@@ -252,7 +252,7 @@ class Replica(Replicated[Hosted[M], Watcher[Hosted[M]]], Generic[M]):
                 self._folder.tasks.start_soon(lambda: self._take_digest(copied))
         if result.outcome is Outcome.DIVERGED:
             self._differs.add(result.lsn)
-            self._folder.dispute(result.lsn, agrees=False)
+            self._folder.dispute(result.lsn, agrees=False, begin_lsn=result.have)
         if result.outcome is Outcome.JUDGED:
             end_lsn, wrong = result.have, bool(result.wanted)
             agrees = any(each is not None and each.end == end_lsn for each in (machine.snapshot, machine.previous))
@@ -275,12 +275,23 @@ class Replica(Replicated[Hosted[M], Watcher[Hosted[M]]], Generic[M]):
                 f" as wrong at LSN {machine.lsn}: look what differs in its code{cache}"
             )
         agreed = machine.snapshot.begin if machine.snapshot is not None else 0
-        kept = await self._keep_log(agreed)
+        if await folder.patiently(lambda: self._gives(dispute, agreed)):
+            kept, then = "", "the log, folded anew, gives that snapshot: start this process again"
+        else:
+            kept = await self._keep_log(agreed)
+            then = f"if the snapshot is the wrong one: await alpo.rsm.set_aside(log, {end_lsn})"
         raise Diverged(
             f"the machine in this process is not that of the snapshot that ended at LSN {end_lsn}; they agreed as of"
-            f" LSN {agreed}{kept}. alpo.rsm.check() finds machines that are not deterministic; if the snapshot is"
-            f" the wrong one: await alpo.rsm.set_aside(log, {end_lsn})"
+            f" LSN {agreed}{kept}. alpo.rsm.check() finds machines that are not deterministic; {then}"
         )
+
+    async def _gives(self, dispute: Disputed, agreed_lsn: int) -> bool:
+        """Look whether the log, folded anew from the agreed snapshot on (0: all of it), gives the disputed one: then
+        this process alone is damaged, or drew lots."""
+        if not dispute.begin_lsn:
+            return False
+        digest = await digest_in(self._kind, self._log, dispute.end_lsn)
+        return await digest_at(self._kind, self._log, dispute.begin_lsn, agreed_lsn) == digest
 
     async def _keep_log(self, agreed_lsn: int) -> str:
         """Keep the log from there on (0: all of it), so that either side can be folded again; returns what to tell."""

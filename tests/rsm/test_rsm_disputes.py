@@ -192,6 +192,22 @@ async def stopped(a: Replica[Any]) -> None:
         await a.read(lambda machine: machine.total)
 
 
+def test_a_process_that_alone_is_damaged_keeps_nothing() -> None:
+    """The log gives the others' snapshot, and nothing but a new start is needed."""
+    async def work(a: Replica[Ledger], b: Replica[Ledger]) -> None:
+        await opened(a, 3)
+        await total_of(b)
+        b.machine.accounts["x"] ^= 4  # a bit of its memory
+        info = await a.snapshot()
+        with pytest.raises(Diverged, match=rf"ended at LSN {info.end}.* gives that snapshot: start this process again"):
+            await total_of(b)
+        assert AGREED not in await cursors_of(a)
+
+    with Cluster(seed=1) as cluster:
+        with_replicas(cluster, work, number=2)
+        assert with_replicas(cluster, total_of) == 30
+
+
 def test_the_right_side_goes_on_once_wrong_snapshots_are_set_aside(tmp_path: Path) -> None:
     """The right side also writes the next snapshots, from which newcomers begin; the wrong one stops, and starts with
     the mended code, whatever its cache holds."""
