@@ -17,13 +17,13 @@ import typer
 ROOT = Path(__file__).parents[1]
 #: The most that there may be of each.
 BUDGET = {
-    "lines of alpo": 49_720,
+    "lines of alpo": 49_760,
     "lines of cli": 10_500,
     "lines of sim": 17_600,
-    "lines of tests": 69_420,
+    "lines of tests": 69_520,
     "files of alpo, cli and sim": 326,
     "options of alpo and alpo-pipeline": 592,
-    "words of docs and README": 62_550,
+    "words of docs and README": 62_650,
 }
 #: The part of a number that may be left over.
 SPARE = 1 / 20

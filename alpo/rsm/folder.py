@@ -172,6 +172,7 @@ class Folder(Generic[M, W]):
             try:
                 async with self.log.follow_batches(machine.lsn + 1) as batches:
                     async for records in batches:
+                        self.require()  # one that has failed disputes nothing
                         self._fold(machine, records)
             except ProtocolError:
                 raise

@@ -30,6 +30,8 @@ from .payloads import ID_BYTES
 
 #: Name of the log's cursor that keeps what a newcomer needs.
 CURSOR = "machine"
+#: The cursor that keeps the log while two sides differ: `Kind.agreed`.
+AGREED = f"{CURSOR}-agreed"
 M = TypeVar("M", bound=Machine)
 
 #: Bytes of a piece besides its own.

@@ -32,6 +32,7 @@ from alpo.errors import AlpoError, OutOfRange, Refused
 from alpo.wire.framing import pack, unpack_message
 
 from .errors import Corrupt, Diverged, Unrecoverable
+from .hosted import Copied
 from .kind import Kind
 from .machine import Snapshot, time_ms_of
 from .parts import PART_BYTES_MAX, M, Thawing
@@ -43,6 +44,8 @@ logger = logging.getLogger("alpo")
 SPILLED_BYTES = 64 << 20
 #: Entries that are folded anew between two pauses: others' work goes on beside it.
 SLICE = 64
+#: Bytes of a machine's items that are taken into a digest at a time.
+DIGEST_BYTES = 256 << 10
 _SIZE = struct.Struct(">I")
 #: Growth after which the file is written anew: of commands in bytes, and of the log in payloads.
 _MUCH_BYTES, _MUCH_PAYLOADS = 1 << 20, 10_000
@@ -107,7 +110,10 @@ async def load(kind: Kind[M], log: Log, cache: Cache[M] | None = None) -> M:
             raise Unrecoverable(f"{text}: what came before is gone", first_lsn=first, last_lsn=last)
 
 
-async def find(kind: Kind[M], log: Log, start: int, stop: int | None = None) -> M | None:
+async def find(
+    kind: Kind[M], log: Log, start: int, stop: int | None = None,
+    pause: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint,
+) -> M | None:
     """The machine of the first whole snapshot in the payloads ``start`` … ``stop``, as of the LSN where it began; None
     without one. Raises `OutOfRange` if a trim takes them away, `Corrupt` if there is no room for a temporary file."""
     with Uploads(kind) as uploads:
@@ -119,11 +125,11 @@ async def find(kind: Kind[M], log: Log, start: int, stop: int | None = None) -> 
                         continue
                     upload, end = whole
                     for _ in uploads.thaw(upload, end):
-                        await anyio.lowlevel.checkpoint()
+                        await pause()
                     uploads.forget(upload)
                     if upload.machine is not None:
                         return upload.machine
-                await anyio.lowlevel.checkpoint()
+                await pause()
     return None
 
 
@@ -281,7 +287,7 @@ async def digest_at(
         return None
     try:
         whole = first == 1 or await _is_founding(kind, log, first)
-        machine = kind.machine() if whole else await find(kind, log, first, lsn - 1)
+        machine = kind.machine() if whole else await find(kind, log, first, lsn - 1, pause)
         if machine is None:
             return None
         async with log.read_batches(machine.lsn + 1, lsn) as batches:
@@ -292,7 +298,13 @@ async def digest_at(
                     await pause()
     except OutOfRange:
         return None
-    return machine.digest_bytes(machine.keep_digest()) if machine.lsn == lsn else None
+    if machine.lsn != lsn:
+        return None
+    kept = machine.keep_digest()
+    while isinstance(kept, Copied) and not kept.done:
+        kept.advance(DIGEST_BYTES)
+        await pause()
+    return machine.digest_bytes(kept)
 
 
 class Cache(Generic[M]):
@@ -312,6 +324,10 @@ class Cache(Generic[M]):
             return None
         self._had = machine.lsn, machine.command_bytes
         return machine
+
+    def drop(self) -> None:
+        """Remove the file, if there is one."""
+        _unlink(str(self._path))
 
     async def put(self, cluster: bytes, machine: M) -> None:
         """Write the file, if it is of no use as it is, or the machine has folded much since. A failure is logged."""

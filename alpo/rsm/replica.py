@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from inspect import iscoroutinefunction, signature
 from os import PathLike
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
@@ -25,7 +26,7 @@ from alpo.client.log import Log
 from alpo.client.log import connect as connect_log
 from alpo.client.reasons import PASSING
 from alpo.client.retry import AGAIN_S
-from alpo.errors import AlpoError, OutOfRange, TooLarge
+from alpo.errors import AlpoError, OutOfRange, Refused, TooLarge
 from alpo.tls import Tls
 
 from .contract import At, Machine
@@ -48,16 +49,14 @@ from .hosted import (
     valid_name,
     valid_version,
 )
-from .items import kind_of
-from .loading import Cache, cursor_lsn, digest_at, digest_in, find, first_lsn
+from .items import AGREED, kind_of
+from .loading import DIGEST_BYTES, Cache, cursor_lsn, digest_at, digest_in, find, first_lsn
 from .machine import Outcome, Result, time_ms_of, time_of
 from .payloads import End
 from .replicated import Replicated, owning
 
 M = TypeVar("M", bound=Machine)
 T = TypeVar("T")
-#: Bytes of a copy's items that are taken into its digest at a time.
-_DIGEST_BYTES = 256 << 10
 #: Most seconds that a process waits for another one to ask for a newer version.
 _WAIT_S = 5.0
 _CALLED = ("apply", "items", "load", "freeze")
@@ -117,8 +116,9 @@ class Replica(Replicated[Hosted[M], Watcher[Hosted[M]]], Generic[M]):
         )
         super().__init__(folder, _judged, create=create, auto=snapshots == "auto")
         self._keep, folder.on_result = folder.on_result, self._notice
-        #: LSN of the ends of snapshots that this process has found to be of another machine than its own.
+        #: LSN of the ends of snapshots that this process has found to be of another machine than its own, or of it.
         self._differs: set[int] = set()
+        self._agrees: set[int] = set()
         folder.on_dispute = self._settle_dispute
         if snapshots == "auto":
             folder.tasks.start_soon(self._change_version)
@@ -180,6 +180,8 @@ class Replica(Replicated[Hosted[M], Watcher[Hosted[M]]], Generic[M]):
                                 raise machine.newer(result)
                             if result.outcome is Outcome.FOUNDED:
                                 machine.need(b"")
+                            if result.outcome in (Outcome.DIVERGED, Outcome.JUDGED):  # told as in the fold itself
+                                await self._folder.patiently(partial(self._folder.reach, record.lsn))
                             if result.outcome is Outcome.DONE and record.lsn >= start:
                                 answer = result.cell
                                 if isinstance(answer, Raised):
@@ -197,7 +199,8 @@ class Replica(Replicated[Hosted[M], Watcher[Hosted[M]]], Generic[M]):
     async def _before(self, start: int) -> Hosted[M]:
         """A machine as of an LSN before ``start``. Raises `OutOfRange`, and as `Log.read`."""
         log, kind = self._log, self._kind
-        first, cursor = await first_lsn(log), await cursor_lsn(log, kind.cursor)
+        first = await first_lsn(log)
+        cursor = await cursor_lsn(log, kind.agreed) or await cursor_lsn(log, kind.cursor)
         for begin in (cursor, first):
             if not first < begin < start and begin != first:
                 continue
@@ -255,10 +258,13 @@ class Replica(Replicated[Hosted[M], Watcher[Hosted[M]]], Generic[M]):
             self._folder.dispute(result.lsn, agrees=False, begin_lsn=result.have)
         if result.outcome is Outcome.JUDGED:
             end_lsn, wrong = result.have, bool(result.wanted)
-            agrees = any(each is not None and each.end == end_lsn for each in (machine.snapshot, machine.previous))
+            ours = (machine.snapshot, machine.previous)
+            agrees = end_lsn in self._agrees or any(each is not None and each.end == end_lsn for each in ours)
             if agrees if wrong else end_lsn in self._differs:
                 self._folder.dispute(end_lsn, agrees)
             return
+        if result.outcome is Outcome.ACCEPTED:
+            self._agrees.add(result.lsn)
         self._keep(result)
 
     async def _settle_dispute(self, dispute: Disputed, machine: Hosted[M]) -> None:
@@ -269,20 +275,23 @@ class Replica(Replicated[Hosted[M], Watcher[Hosted[M]]], Generic[M]):
         if wrong is (not dispute.agrees):
             return
         if dispute.agrees:
-            cache = "; and remove the cache file, if its code was mended since" if folder.cache is not None else ""
             raise Diverged(
                 f"the machine in this process is that of the snapshot that ended at LSN {end_lsn}, which was set aside"
-                f" as wrong at LSN {machine.lsn}: look what differs in its code{cache}"
+                f" as wrong at LSN {machine.lsn}: look what differs in its code"
             )
         agreed = machine.snapshot.begin if machine.snapshot is not None else 0
-        if await folder.patiently(lambda: self._gives(dispute, agreed)):
-            kept, then = "", "the log, folded anew, gives that snapshot: start this process again"
+        kept = await folder.patiently(lambda: self._keep_log(agreed))
+        if await self._gives(dispute, agreed):
+            if kept:
+                await folder.patiently(lambda: log.drop_cursor(self._kind.agreed))
+            where, then = "", "the log, folded anew, gives that snapshot: start this process again"
         else:
-            kept = await self._keep_log(agreed)
+            there = await folder.patiently(lambda: cursor_lsn(log, self._kind.agreed))
+            where = f", and the log is kept from there on by the cursor {self._kind.agreed}" if there else ""
             then = f"if the snapshot is the wrong one: await alpo.rsm.set_aside(log, {end_lsn})"
         raise Diverged(
             f"the machine in this process is not that of the snapshot that ended at LSN {end_lsn}; they agreed as of"
-            f" LSN {agreed}{kept}. alpo.rsm.check() finds machines that are not deterministic; {then}"
+            f" LSN {agreed}{where}. alpo.rsm.check() finds machines that are not deterministic; {then}"
         )
 
     async def _gives(self, dispute: Disputed, agreed_lsn: int) -> bool:
@@ -290,25 +299,29 @@ class Replica(Replicated[Hosted[M], Watcher[Hosted[M]]], Generic[M]):
         this process alone is damaged, or drew lots."""
         if not dispute.begin_lsn:
             return False
-        digest = await digest_in(self._kind, self._log, dispute.end_lsn)
-        return await digest_at(self._kind, self._log, dispute.begin_lsn, agreed_lsn) == digest
+        try:
+            digest = await digest_in(self._kind, self._log, dispute.end_lsn)
+            return await digest_at(self._kind, self._log, dispute.begin_lsn, agreed_lsn) == digest
+        except AlpoError:  # it cannot be told
+            return False
 
-    async def _keep_log(self, agreed_lsn: int) -> str:
-        """Keep the log from there on (0: all of it), so that either side can be folded again; returns what to tell."""
+    async def _keep_log(self, agreed_lsn: int) -> bool:
+        """Keep the log from there on (0: all of it), so that either side can be folded again; True if it was not kept
+        before. Raises what passes; this process may have no right to do so."""
         log, name = self._log, self._kind.agreed
-        with suppress(AlpoError):  # this process may have no right to do so
-            lsn = agreed_lsn or await first_lsn(log)
+        with suppress(Refused, OutOfRange):
+            lsn = max(agreed_lsn, await first_lsn(log))
             if not 0 < await cursor_lsn(log, name) <= lsn:
                 await log.set_cursor(name, lsn, self._folder.timeout_s)
-            return f", and the log is kept from there on by the cursor {name}"
-        return ""
+                return True
+        return False
 
     async def _take_digest(self, copied: Copied[M]) -> None:
         """Take the digest of a copy, a little at a time (a task)."""
         try:
             while not copied.done:
                 await anyio.lowlevel.checkpoint()
-                copied.advance(_DIGEST_BYTES)
+                copied.advance(DIGEST_BYTES)
         except Diverged as error:
             self._folder.fail(error)
 
@@ -340,12 +353,13 @@ async def last_judgement(log: Log, end_lsn: int, start: int) -> bool | None:
     log; None without one. Raises as `Log.read`."""
     wrong, last_lsn = None, await log.end() - 1
     if last_lsn >= start:
-        async with log.read_batches(start, last_lsn) as batches:
-            async for records in batches:
-                for record in records:
-                    decision = judgement_in(record.payload)
-                    if decision is not None and decision.end_lsn == end_lsn:
-                        wrong = decision.wrong
+        with suppress(OutOfRange):  # trimmed meanwhile
+            async with log.read_batches(start, last_lsn) as batches:
+                async for records in batches:
+                    for record in records:
+                        decision = judgement_in(record.payload)
+                        if decision is not None and decision.end_lsn == end_lsn:
+                            wrong = decision.wrong
     return wrong
 
 
@@ -354,12 +368,15 @@ async def set_aside(log: Log, end_lsn: int, *, undo: bool = False) -> int:
     go on, and those that agree with it stop with `Diverged`. ``undo``: take that back. The last decision counts.
 
     Which side is right is for you to find out: nobody in the cluster can. Newcomers begin before that snapshot as long
-    as the log is kept from there on by the cursor ``machine-agreed``, which whoever stopped first has set. Once all
-    processes run the right code, and one has written another snapshot: ``alpo cursor drop machine-agreed``.
+    as the log is kept by the cursor ``machine-agreed``, which whoever stopped first has set, or else this call. Once
+    all processes run the right code, and the cursor ``machine`` is behind the decision: ``alpo cursor drop
+    machine-agreed``.
 
     Returns the LSN of the decision. Raises ValueError if no snapshot of a machine ended at that LSN, and as
-    `Log.read`, `Log.append`.
+    `Log.read`, `Log.set_cursor`, `Log.append`.
     """
+    if type(end_lsn) is not int or end_lsn < 1:
+        raise ValueError(f"a snapshot ends at an LSN, not at {end_lsn!r}")
     try:
         async with log.read_batches(end_lsn, end_lsn) as batches:
             payloads = [record.payload async for records in batches for record in records]
@@ -367,6 +384,8 @@ async def set_aside(log: Log, end_lsn: int, *, undo: bool = False) -> int:
         raise ValueError(f"no snapshot of a machine ended at LSN {end_lsn}: {error}") from error
     if not any(isinstance(PAYLOADS.snapshot_message(payload), End) for payload in payloads):
         raise ValueError(f"no snapshot of a machine ended at LSN {end_lsn}")
+    if not await cursor_lsn(log, AGREED):  # one release was everywhere, and nobody has differed
+        await log.set_cursor(AGREED, await first_lsn(log))
     return await log.append(judgement(end_lsn, not undo))
 
 

@@ -106,6 +106,8 @@ class Replicated(Generic[M, W]):
         machine, sound = folder.machine, not isinstance(folder.failure, Diverged | NewerVersion | WrongState)
         if folder.cache is not None and machine is not None and first and sound:
             await folder.cache.put(bytes.fromhex(self._log.cluster), machine)
+        if folder.cache is not None and isinstance(folder.failure, Diverged):
+            folder.cache.drop()  # the machine may have come from it
 
     @property
     def log(self) -> Log:

@@ -170,7 +170,7 @@ def test_whoever_differs_keeps_the_log_from_where_it_agreed() -> None:
         agreed = f"they agreed as of LSN {infos[0].begin}, and the log is kept from there on by the cursor {AGREED}"
         with pytest.raises(Diverged, match=f"ended at LSN {infos[1].end}; {agreed}"):
             await total_of(right)
-        assert (await cursors_of(wrong))[AGREED] == infos[0].begin
+        assert (await cursors_of(wrong)).get(AGREED) == infos[0].begin
         await opened(wrong, 3)
         infos.append(await wrong.snapshot())
         with pytest.raises(AlpoError, match=AGREED):
@@ -244,6 +244,94 @@ def test_the_right_side_goes_on_once_wrong_snapshots_are_set_aside(tmp_path: Pat
         with_replicas(cluster, stopped, Wrong)
         with_replicas(cluster, go_on, Ledger, Mended)
         assert with_replicas(cluster, total_of, Mended) % 10 == 0
+
+
+def test_one_release_was_wrong_everywhere() -> None:
+    """The mended code begins before the snapshots that are set aside, though nobody had differed from them."""
+    async def wrong_alone(a: Replica[Wrong]) -> list[int]:
+        await opened(a, 1)
+        await a.snapshot(trim=True)
+        ends = []
+        for trim in (True, False):
+            await opened(a, 3)
+            ends.append((await a.snapshot(trim=trim)).end)
+        await set_aside(a.log, ends[1])
+        await stopped(a)
+        return ends
+
+    async def mended(a: Replica[Mended]) -> None:
+        await total_of(a)
+        told = [answer async for _, answer in some(a.answers(6), 6)]
+        assert told == [10 * number for number in range(2, 8)]
+        await opened(a, 1)
+        assert (await a.snapshot(trim=True)).begin > (await cursors_of(a))[AGREED]
+
+    with Cluster(seed=1) as cluster:
+        ends = with_replicas(cluster, wrong_alone, Wrong)
+        with_replicas(cluster, lambda a: decided(a, ends[0]), Mended)
+        with_replicas(cluster, mended, Mended)
+
+
+async def some(answers: Any, number: int) -> Any:
+    """Give the first ones."""
+    async for each in answers:
+        yield each
+        number -= 1
+        if not number:
+            return
+
+
+def test_the_wrong_side_stops_whatever_it_has_written_since() -> None:
+    async def work(a: Replica[Wrong], b: Replica[Wrong]) -> None:
+        await opened(a, 1)
+        await a.snapshot(trim=True)
+        ends = []
+        for _ in range(4):
+            await opened(a, 2)
+            ends.append((await a.snapshot()).end)
+        await total_of(b)
+        await set_aside(a.log, ends[0])
+        await stopped(a)
+        await stopped(b)
+
+    with Cluster(seed=1) as cluster:
+        with_replicas(cluster, work, Wrong, Wrong)
+
+
+def test_one_that_has_failed_keeps_nothing_of_others() -> None:
+    """A process that its own proof has stopped, and that is not left, is no side."""
+    async def work(a: Replica[Drawn], b: Replica[Ledger]) -> None:
+        await opened(b, 1)
+        await total_of(a)
+        with pytest.raises(Diverged):
+            await a.snapshot()
+        await b.log.clock.sleep(31)
+        await opened(b, 1)
+        assert (await b.snapshot(trim=True)).end
+        await b.log.clock.sleep(5)
+        assert (await cursors_of(b)).keys() == {"machine"}
+
+    with Cluster(seed=1) as cluster:
+        with_replicas(cluster, work, Drawn, Ledger)
+
+
+def test_a_cache_is_not_kept_by_one_that_differs(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+
+    async def damaged(a: Replica[Ledger]) -> None:
+        await opened(a, 3)
+        a.machine.accounts["x"] ^= 4
+
+    async def right(a: Replica[Ledger]) -> None:
+        await opened(a, 1)
+        await a.snapshot()
+
+    with Cluster(seed=1) as cluster:
+        with_replicas(cluster, damaged, cache=cache)
+        with_replicas(cluster, right)
+        with_replicas(cluster, stopped, cache=cache)
+        assert not cache.exists()
+        assert with_replicas(cluster, total_of, cache=cache) == 40
 
 
 def test_a_decision_is_taken_back() -> None:

@@ -102,8 +102,8 @@ def without_a_beat(patch: pytest.MonkeyPatch) -> None:
 
 def nothing_kept(patch: pytest.MonkeyPatch) -> None:
     """Processes that differ stop, and the log is trimmed by the other side."""
-    async def keep_log(*given: Any) -> str:
-        return ""
+    async def keep_log(*given: Any) -> bool:
+        return False
 
     patch.setattr(Replica, "_keep_log", keep_log)
 
@@ -148,9 +148,9 @@ def read_meanwhile(patch: pytest.MonkeyPatch) -> None:
     """A machine that differs is read while it is not known who is right."""
     dispute = Folder.dispute
 
-    def careless(self: Folder[Any, Any], end_lsn: int, agrees: bool) -> None:
+    def careless(self: Folder[Any, Any], end_lsn: int, agrees: bool, begin_lsn: int = 0) -> None:
         try:
-            dispute(self, end_lsn, agrees)
+            dispute(self, end_lsn, agrees, begin_lsn)
         finally:
             self._disputed = False
 
