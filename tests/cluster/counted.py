@@ -23,7 +23,9 @@ MACHINE = "counted"
 
 
 class Counted:
-    """A number of commands."""
+    """A number of commands. ``loaded``: machines of this process that were made of a snapshot."""
+
+    loaded = 0
 
     def __init__(self, count: int = 0) -> None:
         self.count = count
@@ -37,6 +39,7 @@ class Counted:
 
     @classmethod
     def load(cls, items: Iterable[bytes]) -> Self:
+        Counted.loaded += 1
         return cls(*map(int, items))
 
     def freeze(self) -> Self:
@@ -61,6 +64,8 @@ async def _run(counted: Replica[Counted], name: str) -> None:
         command = f"{name}/{number}"
         answer: Any = await counted.run(command.encode())
         say(command=command, **answer)
+        if number == 1:
+            say(loaded=Counted.loaded)
         await trio.sleep(0.005)  # the load that is wanted: other tests run beside this one
 
 

@@ -71,7 +71,8 @@ async def test_a_rolling_change_under_load(minute_ms: int, tmp_path: Path, monke
             for worker in older:
                 await answered(worker)
             async with alpo.rsm.connect(Counted, running.addresses, name=MACHINE, snapshots="off") as late:
-                await late.snapshot()
+                await late.snapshot(trim=True)  # newer code begins with it
+            await until(stays.said)
             newer = []
             for worker in older:
                 newer.append(start(2))
@@ -92,6 +93,7 @@ async def test_a_rolling_change_under_load(minute_ms: int, tmp_path: Path, monke
     began, counted = _held(records, workers)
     assert ended["newer"] == 2 and ended["at"] == began and "use newer code" in ended["ended"]
     assert count == counted
+    assert all({"loaded": 1} in worker.said() for worker in newer), "not begun with the snapshot of version 1"
 
 
 def _held(records: list[Record], workers: list[Worker]) -> tuple[int, int]:
