@@ -36,12 +36,10 @@ class Incomparable(TypeError):
 
 def canonical(value: object) -> bytes:
     """The value as bytes, the same in every process for equal values of equal types. Raises `Incomparable`."""
-    parts: list[bytes] = []
     try:
-        _put(value, parts, [])
+        return _form(value, [])
     except RecursionError:
         raise Incomparable(f"{type(value).__name__} is nested too deeply") from None
-    return b"".join(parts)
 
 
 def answer_digest(answer: object) -> bytes:
@@ -85,63 +83,61 @@ _SCALARS: dict[type, Callable[[Any], bytes]] = {
 }
 
 
-def _put(value: Any, parts: list[bytes], inside: list[int]) -> None:
-    """Append the value's form. ``inside``: the addresses of what it is a part of, which end a circle."""
+def _form(value: Any, inside: list[int]) -> bytes:
+    """The value's form. ``inside``: the addresses of what it is a part of, which end a circle."""
     kind = type(value)
     scalar = _SCALARS.get(kind)
     if scalar is not None:
-        return _data(kind.__name__, scalar(value), parts)
+        return _data(kind.__name__, scalar(value))
     if id(value) in inside:
-        return _data("circle", b"%d" % (len(inside) - inside.index(id(value))), parts)
+        return _data("circle", b"%d" % (len(inside) - inside.index(id(value))))
     inside.append(id(value))
-    if isinstance(value, _NAMED):
-        _data("named", name_of(value).encode(), parts)
-    elif isinstance(value, enum.Enum):
-        _data(name_of(kind), value.name.encode(), parts)
-    elif isinstance(value, _SPOKEN):
-        _data(name_of(kind), repr(value).encode(), parts)
-    elif kind in (list, tuple, deque):
-        _many(kind.__name__, value, parts, inside)
-    elif kind in (set, frozenset):
-        _data(kind.__name__, b"".join(sorted(_form(each, inside) for each in value)), parts)
-    elif kind is dict:
-        _data("dict", _pairs(value.items(), inside), parts)
-    elif kind is OrderedDict:
-        _many("OrderedDict", value.items(), parts, inside)
-    elif isinstance(value, BaseException):
-        _many(name_of(kind), [value.args, value.__dict__], parts, inside)
-    else:
-        _object(value, parts, inside)
+    form = _form_of_many(value, kind, inside)
     inside.pop()
+    return form
 
 
-def _object(value: Any, parts: list[bytes], inside: list[int]) -> None:
-    """Append an object by what it would be copied from."""
+def _form_of_many(value: Any, kind: type, inside: list[int]) -> bytes:
+    """The form of what may have parts."""
+    if kind is dict:
+        return _data("dict", _pairs(value.items(), inside))
+    if kind in (list, tuple, deque):
+        return _many(kind.__name__, value, inside)
+    if isinstance(value, _NAMED):
+        return _data("named", name_of(value).encode())
+    if isinstance(value, enum.Enum):
+        return _data(name_of(kind), value.name.encode())
+    if isinstance(value, _SPOKEN):
+        return _data(name_of(kind), repr(value).encode())
+    if kind in (set, frozenset):
+        return _data(kind.__name__, b"".join(sorted(_form(each, inside) for each in value)))
+    if kind is OrderedDict:
+        return _many("OrderedDict", value.items(), inside)
+    if isinstance(value, BaseException):
+        return _many(name_of(kind), [value.args, value.__dict__], inside)
+    return _object(value, inside)
+
+
+def _object(value: Any, inside: list[int]) -> bytes:
+    """The form of an object: what it would be copied from."""
     try:
         copied = value.__reduce_ex__(4)
     except Exception as error:
         raise Incomparable(f"a value of type {name_of(type(value))} is no data ({error})") from None
     if isinstance(copied, str):
-        return _data(name_of(type(value)), copied.encode(), parts)
+        return _data(name_of(type(value)), copied.encode())
     make, arguments, state, rows, pairs = (*copied, None, None, None)[:5]
-    _many(name_of(type(value)), [make, arguments, state, list(rows or ())], parts, inside)
-    _data("pairs", _pairs(pairs or (), inside), parts)
-
-
-def _form(value: object, inside: list[int]) -> bytes:
-    parts: list[bytes] = []
-    _put(value, parts, inside)
-    return b"".join(parts)
+    form = _many(name_of(type(value)), [make, arguments, state, list(rows or ())], inside)
+    return form + _data("pairs", _pairs(pairs or (), inside))
 
 
 def _pairs(pairs: Iterable[tuple[object, object]], inside: list[int]) -> bytes:
-    return b"".join(sorted(_form(key, inside) + _form(value, inside) for key, value in pairs))
+    return b"".join(sorted([_form(key, inside) + _form(value, inside) for key, value in pairs]))
 
 
-def _many(name: str, values: Iterable[object], parts: list[bytes], inside: list[int]) -> None:
-    _data(name, b"".join(_form(value, inside) for value in values), parts)
+def _many(name: str, values: Iterable[object], inside: list[int]) -> bytes:
+    return _data(name, b"".join([_form(value, inside) for value in values]))
 
 
-def _data(name: str, data: bytes, parts: list[bytes]) -> None:
-    parts.append(b"%s:%d:" % (name.encode(), len(data)))
-    parts.append(data)
+def _data(name: str, data: bytes) -> bytes:
+    return b"%b:%d:%b" % (name.encode(), len(data), data)

@@ -32,10 +32,11 @@ def imported(target: dict[str, Any]) -> Any:
     """The class of the target: its ``module`` by name, or else by its ``file``. Raises whatever the module does."""
     name, file = target["module"], target["file"]
     module = sys.modules.get(MAIN_AGAIN if target["main"] else name)
-    if module is None and target["main"]:
-        module = sys.modules["__main__"] = _from_file(MAIN_AGAIN, file)
-    elif module is None:
-        module = _by_name(name, file) or _from_file(name, file)
+    if module is None:
+        if target["main"]:
+            module = sys.modules["__main__"] = _from_file(MAIN_AGAIN, file)
+        else:
+            module = _by_name(name, file) or _from_file(name, file)
         gc.collect()
         gc.freeze()
     found: Any = module

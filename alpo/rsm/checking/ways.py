@@ -98,12 +98,8 @@ class Fold:
         self.folds += 1
         return self.called(5, -1, self.kind)
 
-    def apply(self, machine: Machine, index: int) -> tuple[bytes, str, bool]:
-        """Have the machine take a command: the digest of its answer, its text, and whether it was raised."""
-        return self.applied_by(machine, index)[:3]
-
-    def applied_by(self, machine: Machine, index: int) -> tuple[bytes, str, bool, object]:
-        """Have the machine take a command, and give the answer itself besides."""
+    def apply(self, machine: Machine, index: int) -> tuple[bytes, bool, object]:
+        """Have the machine take a command: the digest of its answer, whether it was raised, and the answer."""
         if monotonic_s() > self.deadline_s:
             raise Late
         self.applied += 1
@@ -125,7 +121,11 @@ class Fold:
             raise self.found(index, "no data", str(error)) from None
         finally:
             self.mark(WAYS.index(self.way), 6, index)
-        return digest, f"{'raised ' if raised else ''}{text_of(answer)}" if self.told else "", raised, answer
+        return digest, raised, answer
+
+    def told_of(self, answer: object, raised: bool) -> str:
+        """The text of an answer, "" if there are too many."""
+        return f"{'raised ' if raised else ''}{text_of(answer)}" if self.told else ""
 
     def items(self, machine: Machine, index: int) -> list[bytes]:
         return self.called(1, index, lambda: list(checked_items(machine)))
@@ -165,9 +165,9 @@ class Fold:
 
     def step(self, machine: Machine, index: int) -> None:
         """Have the machine take a command, and compare the answer with the first fold's."""
-        answer = self.apply(machine, index)
-        if answer[0] != self.answers[index][0]:
-            raise self.found(index, "answer", self.answers[index][1], answer[1])
+        digest, raised, answer = self.apply(machine, index)
+        if digest != self.answers[index][0]:
+            raise self.found(index, "answer", self.answers[index][1], self.told_of(answer, raised))
 
     def same(self, look: Look, index: int, before: int | None = None) -> None:
         """Compare what is seen of a machine with what was seen after command ``before`` (``index`` if not given)."""
@@ -197,8 +197,8 @@ def alone(fold: Fold) -> None:
     """Fold one command after the other, and note the answers. They must be the same when all are folded."""
     machine, kept = fold.begin("alone"), []
     for index in range(len(fold.commands)):
-        digest, text, raised, answer = fold.applied_by(machine, index)
-        fold.answers.append((digest, text, raised))
+        digest, raised, answer = fold.apply(machine, index)
+        fold.answers.append((digest, fold.told_of(answer, raised), raised))
         if not raised and not isinstance(answer, str | bytes | int | float | None):
             kept.append((index, answer))
             del kept[:-_KEPT_MAX]
