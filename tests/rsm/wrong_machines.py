@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import os
 import random
+import threading
 import time
 import uuid
 import weakref
@@ -518,6 +519,6 @@ class TextItems(Ledger):
 
 class Forever(Ledger):
     def answer(self, name: str, at: At) -> object:
-        while self.accounts[name] == 7:
-            pass
+        if self.accounts[name] == 7:
+            threading.Event().wait()
         return None
