@@ -8,9 +8,7 @@ Their reader has not read the protocol's rules. A text that begins with a pronou
 from __future__ import annotations
 
 import ast
-import io
 import re
-import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,6 +33,10 @@ _CITATION = re.compile(
     r"\b(and|see|of|section|rule|rules)\b|[RNMSP]\d+|rules\.md#[a-z-]+|`[^`]*`|[\s.,:;()–-]+", re.IGNORECASE
 )
 
+#: A string, which may hold what looks like a comment, or a comment.
+_STRING_OR_COMMENT = re.compile(
+    r'"""(?s:\\.|.)*?"""' r"|'''(?s:\\.|.)*?'''" r'|"(?s:\\.|[^"\\\n])*"' r"|'(?s:\\.|[^'\\\n])*'|#[^\n]*"
+)
 #: Comments for programs.
 _MARK = re.compile(r"type: |noqa|fmt: |pragma")
 
@@ -70,17 +72,20 @@ def attribute_comments(source: str) -> Iterator[tuple[int, str]]:
 
 def comments(source: str) -> Iterator[tuple[int, str]]:
     """(line, text) of each `#` comment of more than `BESIDE_MAX` words. Lines of comment below each other are one."""
-    begun, last, text = 0, -1, ""
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        number, comment = token.start[0], token.string.lstrip("# ").strip()
-        if token.type != tokenize.COMMENT or token.string.startswith(("#:", "#!")) or _MARK.match(comment):
+    begun, last, text, number, place = 0, -1, "", 1, 0
+    for found in _STRING_OR_COMMENT.finditer(source):
+        token = found[0]
+        comment = token.lstrip("# ").strip()
+        if not token.startswith("#") or token.startswith(("#:", "#!")) or _MARK.match(comment):
             continue
-        if number == last + 1 and token.line.strip().startswith("#"):
+        number, place = number + source.count("\n", place, found.start()), found.start()
+        alone = not source[source.rfind("\n", 0, place) + 1 : place].strip()
+        if number == last + 1 and alone:
             last, text = number, f"{text} {comment}"
             continue
         if len(text.split()) > BESIDE_MAX:
             yield begun, text
-        begun, last, text = number, number if token.line.strip().startswith("#") else -1, comment
+        begun, last, text = number, number if alone else -1, comment
     if len(text.split()) > BESIDE_MAX:
         yield begun, text
 
