@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, defaultdict, namedtuple
 from datetime import datetime, timezone
 from decimal import Decimal
 from typing import Any
@@ -32,6 +32,7 @@ DIFFERENT: list[Any] = [
     OrderedDict(b=2, a=1), Pair(1, 2), (1, 2), Row("a"), Row("b"), Colour.RED, Decimal("1.0"), Decimal("1.00"), 1.0, 1,
     1 + 0j, datetime(2026, 1, 1), datetime(2026, 1, 1, tzinfo=timezone.utc), int, str, len, ValueError("a"),  # noqa: UP017
     ValueError("b"), KeyError("a"), object(), range(2), slice(2),
+    defaultdict(int, a=1), defaultdict(int, a=2), defaultdict(str, a=1),
 ]
 
 
@@ -42,8 +43,9 @@ def test_different_answers_have_different_forms() -> None:
 
 def test_what_is_raised_is_no_answer_and_has_its_arguments() -> None:
     errors = [Refused("a", Row("a")), Refused("a", Row("b")), ValueError("a"), ValueError("a", 1)]
-    digests = {answer_digest(errors[2]), *map(error_digest, errors)}
-    assert len(digests) == 5
+    digests = {answer_digest(errors[2]), error_digest(KeyError("a")), *map(error_digest, errors)}
+    assert len(digests) == 6
+    assert error_digest(ValueError("a")) != answer_digest(("builtins.ValueError", ("a",)))
     assert error_digest(errors[0]) == error_digest(Refused("a", Row("a")))
 
 

@@ -14,8 +14,10 @@ import pytest
 import wrong_machines as wrong
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_client_fork import in_child
 
 from alpo.rsm import Nondeterministic, check
+from alpo.rsm.checking.children import close_children
 
 COMMANDS = [
     b"+c 3", b"+b 2", b"-b 5", b"+a 1", b"-a 1", b"nonsense", b"+d 4", b"-b 2", b"+b 7", b"-x 1", b"+c 1", b"+e 5",
@@ -89,14 +91,20 @@ def test_a_wrong_machine_is_found(machine: type[wrong.Ledger]) -> None:
     assert repr(error.commands) in str(error)
 
 
-@pytest.mark.parametrize(("machine", "fewest"), [
-    (wrong.SetIteration, 2), (wrong.SetInItems, 2), (wrong.SetInLoad, 2), (wrong.DigestOfSet, 2),
+@pytest.mark.parametrize(("machine", "what"), [
+    (wrong.SetIteration, "answers differ"), (wrong.SetInItems, "items() differ"), (wrong.SetInLoad, "differ"),
+    (wrong.DigestOfSet, "digest() differs"),
 ])
-def test_a_set_is_found(machine: type[wrong.Ledger], fewest: int) -> None:
+def test_a_set_is_found(machine: type[wrong.Ledger], what: str) -> None:
     """Hash seeds differ, and with them at which command a set's order does."""
     error = found(machine)
-    assert "a set is gone through" in error.cause
-    assert len(error.commands) == fewest and error.index in range(fewest - 1, 7)
+    assert "a set is gone through" in error.cause and what in str(error)
+    assert len(error.commands) == 2 and error.index in range(1, 7)
+
+
+def test_fewer_commands_differ_in_the_same_way() -> None:
+    error = found(wrong.ChangesAndForgets, [b"+a 1", b"-a 1"])
+    assert len(error.commands) == 2 and "load() forgets" in error.cause
 
 
 def test_a_float_sum_in_another_order_is_found() -> None:
@@ -132,21 +140,21 @@ def test_a_frozen_copy_is_looked_at_once_more_at_the_end() -> None:
 
 
 def test_a_copy_folds_on_for_long() -> None:
-    error = found(wrong.LoadTires, [b"+a 1"] * 190)
-    assert error.index == 59 and len(error.commands) == 60
+    error = found(wrong.LoadTires, [b"+a 1"] * 100)
+    assert error.index == 29 and len(error.commands) == 30
 
 
 def test_the_moment_of_garbage_collection_is_found() -> None:
     assert re.search("garbage|address", found(wrong.Garbage).cause)
 
 
-class Here(wrong.Exits):
+class Here(wrong.ChangesThenRaises):
     """A machine of a test's own module."""
 
 
 def test_a_class_of_a_tests_module_is_found_and_the_commands_are_made_short() -> None:
     error = found(Here)
-    assert error.index == 8 and error.commands == [b"+ 7"]
+    assert error.index == 2 and error.commands == [b"- 5"]
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), vars(again)) == (str(error), vars(error))
 
@@ -181,7 +189,9 @@ def test_it_may_be_called_by_hypothesis(commands: list[bytes]) -> None:
 
 
 def test_the_processes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    check(wrong.Ledger, [b"+a 1"])
+    assert check(wrong.Ledger, [b"+a 1"], processes=2).processes == 2
+    assert check(wrong.Ledger, [b"+a 1"]).processes == 4
+    in_child(close_children)
     monkeypatch.setattr("subprocess.Popen", None)
     check(wrong.SumDigest, [b"+a 1"])
 
@@ -205,15 +215,23 @@ def test_what_cannot_be_imported_is_refused() -> None:
 
 
 PROGRAM = """
-import sys
+import os, sys
+from contextlib import suppress
+from threading import Event
 sys.path[:] = {path!r}
 from wrong_machines import Ledger
 from alpo.rsm import check
 
 class Mine(Ledger):
-    pass
+    def answer(self, name, at):
+        if self.accounts[name] == 9:
+            with suppress(ProcessLookupError):
+                os.kill(int(os.environ["CHECKED_BY"]), 9)
+            Event().wait()
+        return None
 
 {guard}
+    os.environ["CHECKED_BY"] = str(os.getpid())
     print(check(Mine, [b"+a 1"]).complete)
 """
 
@@ -232,9 +250,11 @@ def test_a_module_that_was_changed_is_imported_anew(tmp_path: Path, monkeypatch:
     monkeypatch.syspath_prepend(tmp_path)
     module = tmp_path / "changing_machine.py"
     for number, base in enumerate(("Ledger", "SharedInFreeze")):
-        module.write_text(f"from wrong_machines import {base}\nclass Machine({base}): pass\n")
+        (tmp_path / "beside_it.py").write_text(f"from wrong_machines import {base}\n")
+        module.write_text(f"from beside_it import {base}\nclass Machine({base}): pass\n")
         os.utime(module, (number, number))
-        monkeypatch.delitem(sys.modules, "changing_machine", raising=False)
+        for name in ("changing_machine", "beside_it"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
         machine = __import__("changing_machine").Machine
         if base == "Ledger":
             assert check(machine, [b"+a 1"], limit_s=60).complete
@@ -252,14 +272,14 @@ def test_a_module_that_cannot_be_imported_elsewhere_says_so(tmp_path: Path, monk
 
 
 KILLED = """
-import os
 from alpo.rsm.checking import children as check_children
 print(*check_children.kept_pids(), flush=True)
-os.kill(os.getpid(), 9)
+check(Mine, [b"+a 9"])
 """
 
 
 def test_no_process_outlives_this_one(tmp_path: Path) -> None:
+    """The processes fold, without an end, when this one is killed."""
     program = tmp_path / "program.py"
     guarded = PROGRAM.format(path=sys.path, guard='if __name__ == "__main__":')
     program.write_text(guarded + "".join(f"    {line}\n" for line in KILLED.splitlines()))

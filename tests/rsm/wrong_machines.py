@@ -281,7 +281,7 @@ class LoadTires(Ledger):
     @classmethod
     def load(cls, items: Iterable[bytes]) -> Self:
         machine = super().load(items)
-        machine.left = 60
+        machine.left = 30
         return machine
 
     def freeze(self) -> Self:
@@ -360,6 +360,10 @@ class LoadForgets(Ledger):
     @classmethod
     def load(cls, items: Iterable[bytes]) -> Self:
         return super().load(item for item in items if not item.endswith(b" 0"))
+
+
+class ChangesAndForgets(ChangesThenRaises, LoadForgets):
+    """Wrong in two ways: with fewer commands, only the other one is left."""
 
 
 class LoadWantsAList(Ledger):

@@ -35,25 +35,25 @@ CASES: dict[str, tuple[int, str, Patch]] = {
     "the fastest peer is everybody": (
         2, "fully replicated", edit(Replication, "count", ("low = min(", "low = max("))),
     "a member list upon another": (
-        15, "members", edit(Changes, "may_change", (" >= r.members.latest_id", ""))),
+        28, "members", edit(Changes, "may_change", (" >= r.members.latest_id", ""))),
     "a member list before the reign has begun": (
         2, "members", edit(Changes, "may_change", ("self._replication.first_id <= ", ""))),
     "a start answer before it is durable": (
         4, "durable before sent", edit(Outbox, "send", (
             "if self.hard_durable:", "if self.hard_durable or type(message).__name__ == 'StartAnswer':"))),
     "entry time is the leader's clock": (
-        10, "entry time", edit(Replication, "now_ms", ("return lower_median(walls)", "return own_wall_ms"))),
+        11, "entry time", edit(Replication, "now_ms", ("return lower_median(walls)", "return own_wall_ms"))),
     "nothing is counted as in flight": (
         1, "bounds", edit(Replica, "inflight_bytes", (
             "return max(", "return min(0, "))),
     "a peer's window has no end": (2, "bounds", edit(Replication, "_room", (
         "len(peer.in_flight) < REQUESTS_MAX and peer.in_flight_bytes < self._r.cfg.peer_inflight_bytes_max", "True"))),
     "OUTRANKED counts as held": (
-        9, "electable", edit(Election, "on_vote_answer", (
+        18, "electable", edit(Election, "on_vote_answer", (
             "cycle.outranked[sender.id] = True",
             "cycle.outranked[sender.id] = True\n        cycle.held[sender.id] = (sender.id, None)"))),
     "a drop is told before it is guaranteed": (
-        11, "acknowledged", edit(Serving, "drop_session", (
+        27, "acknowledged", edit(Serving, "drop_session", (
             "self.answer(Dropped(request.origin, verdict.epoch), entry.id, taken=True)",
             "r.out.reply(Dropped(request.origin, verdict.epoch))"))),
     "what is remembered is too old": (1, "sessions", edit(SessionTable, "_judge_old", (
