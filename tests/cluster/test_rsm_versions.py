@@ -89,7 +89,7 @@ async def test_a_rolling_change_under_load(minute_ms: int, tmp_path: Path, monke
         async with alpo.rsm.connect(Counted, running.addresses, name=MACHINE, version=2, snapshots="off") as late:
             count, lsn = await late.read(lambda machine: machine.count), late.lsn
         async with alpo.connect(running.addresses, timeout_s=60) as log:
-            records = [record async for record in log.read(1, lsn)]  # commands on their way may land behind
+            records = [record async for record in log.read(1, lsn)]  # appends on their way may land behind
     began, counted = _held(records, workers)
     assert ended["newer"] == 2 and ended["at"] == began and "use newer code" in ended["ended"]
     assert count == counted
