@@ -13,6 +13,18 @@ from wrong_machines import Colour, Refused, Row
 
 from alpo.rsm.checking.answers import Incomparable, answer_digest, canonical, error_digest, text_of
 
+
+class Many(list[int]):
+    """A list of one's own."""
+
+
+def noted(number: int) -> ValueError:
+    """An error with more than its arguments."""
+    error = ValueError("a", "b")
+    error.add_note(str(number))
+    return error
+
+
 Pair = namedtuple("Pair", "a b")
 SHARED = [1]
 
@@ -32,7 +44,7 @@ DIFFERENT: list[Any] = [
     OrderedDict(b=2, a=1), Pair(1, 2), (1, 2), Row("a"), Row("b"), Colour.RED, Decimal("1.0"), Decimal("1.00"), 1.0, 1,
     1 + 0j, datetime(2026, 1, 1), datetime(2026, 1, 1, tzinfo=timezone.utc), int, str, len, ValueError("a"),  # noqa: UP017
     ValueError("b"), KeyError("a"), object(), range(2), slice(2),
-    defaultdict(int, a=1), defaultdict(int, a=2), defaultdict(str, a=1),
+    defaultdict(int, a=1), defaultdict(int, a=2), defaultdict(str, a=1), Many([1]), Many([2]), noted(1), noted(2),
 ]
 
 

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from datetime import datetime, timedelta, timezone
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -260,6 +261,19 @@ def test_a_module_that_was_changed_is_imported_anew(tmp_path: Path, monkeypatch:
             assert check(machine, [b"+a 1"], limit_s=60).complete
         else:
             assert "freeze() shares" in found(machine, [b"+a 1"]).cause
+
+
+def test_a_module_is_the_one_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "elsewhere.py"
+    file.write_text("from wrong_machines import Ledger\nclass Machine(Ledger): pass\n")
+    (tmp_path / "shadowed.py").write_text("class Machine: pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = spec_from_file_location("shadowed", file)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "shadowed", module)
+    spec.loader.exec_module(module)
+    assert check(module.Machine, [b"+a 1"], limit_s=60).complete
 
 
 def test_a_module_that_cannot_be_imported_elsewhere_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

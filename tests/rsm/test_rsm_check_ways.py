@@ -308,7 +308,7 @@ def kind_of(extra: bytes) -> str:
     for command in COMMANDS:
         if extra == command:
             return "again"
-        if command.startswith(extra):
+        if command.startswith(extra) and len(extra) < len(command) - 1:
             return "cut"
         if len(extra) == len(command) and sum(a != b for a, b in zip(extra, command, strict=True)) == 1:
             return "changed"

@@ -100,7 +100,7 @@ def install() -> None:
     localtime = time.localtime
     for name, place in (("asctime", 0), ("strftime", 1)):
         setattr(time, name, _of_now(getattr(time, name), place, localtime))
-    _install_dates()
+    _install_datetime()
     urandom = _told(os.urandom, world.urandom)
     setattr(os, "urandom", urandom)  # noqa: B010
     setattr(random, "_urandom", urandom)  # noqa: B010 - `random.SystemRandom` and `secrets` have it from here
@@ -119,34 +119,24 @@ def _of_now(real: Callable[..., Any], place: int, now: Callable[[], Any]) -> Cal
     return called
 
 
-def _install_dates() -> None:
-    """Put classes with our clock in the place of `datetime` and `date`: theirs cannot be changed."""
-    real_datetime, real_date = datetime_module.datetime, datetime_module.date
-
-    def like(real: type) -> type:
-        return type("Like", (type,), {
-            "__instancecheck__": lambda _, value: isinstance(value, real),
-            "__subclasscheck__": lambda _, kind: issubclass(kind, real),
-        })
+def _install_datetime() -> None:
+    """Put a class with our clock in the place of `datetime`: that cannot be changed. `date` asks `time.time`."""
+    real = datetime_module.datetime
+    like = type("Like", (type,), {
+        "__instancecheck__": lambda _, value: isinstance(value, real),
+        "__subclasscheck__": lambda _, kind: issubclass(kind, real),
+    })
 
     def now(cls: Any, tz: Any = None) -> Any:
         if world.active:
             return cls.fromtimestamp(world.now_ns() / 1e9, tz)
-        return cls.fromtimestamp(real_datetime.now().timestamp(), tz)
+        return cls.fromtimestamp(real.now().timestamp(), tz)
 
     def utcnow(cls: Any) -> Any:
         return now(cls, datetime_module.timezone.utc).replace(tzinfo=None)  # noqa: UP017 - UTC is no class's name
 
-    def today(cls: Any) -> Any:
-        present = now(datetime_module.datetime)
-        return cls(present.year, present.month, present.day)
-
-    def ours(real: type, name: str, methods: dict[str, Any]) -> None:
-        body: dict[str, Any] = {"__module__": "datetime", "__qualname__": name, "__slots__": ()}
-        said: Callable[..., str] = real.__repr__
-        body["__repr__"] = lambda self: f"datetime.{said(self)}"
-        made = like(real)(name, (real,), body | {name: classmethod(method) for name, method in methods.items()})
-        setattr(datetime_module, name, made)
-
-    ours(real_datetime, "datetime", {"now": now, "utcnow": utcnow, "today": now})
-    ours(real_date, "date", {"today": today})
+    said: Callable[..., str] = real.__repr__
+    body: dict[str, Any] = {"__module__": "datetime", "__qualname__": "datetime", "__slots__": ()}
+    body |= {name: classmethod(method) for name, method in (("now", now), ("utcnow", utcnow), ("today", now))}
+    made = like("datetime", (real,), body | {"__repr__": lambda self: f"datetime.{said(self)}"})
+    setattr(datetime_module, "datetime", made)  # noqa: B010
