@@ -308,7 +308,7 @@ def kind_of(extra: bytes) -> str:
     for command in COMMANDS:
         if extra == command:
             return "again"
-        if command.startswith(extra) and len(extra) < len(command) - 1:
+        if command.startswith(extra) and 0 < len(extra) < len(command) - 1:
             return "cut"
         if len(extra) == len(command) and sum(a != b for a, b in zip(extra, command, strict=True)) == 1:
             return "changed"
@@ -348,6 +348,7 @@ install()
 import os, random, secrets, time, uuid
 from datetime import date, datetime, timezone
 from time import monotonic, perf_counter_ns
+import msgpack
 days = lambda s: round((s - real_s) / 86400)
 plain = "time", "monotonic", "perf_counter", "process_time", "thread_time"
 clocks = {name: lambda name=name: days(getattr(time, name)()) for name in plain}
@@ -379,6 +380,8 @@ for setting in ((2, 1, 0, 0), (2, 1, 1, 0), (1, 2, 0, 0)):
     seen.append((told, {name: chance() for name, chance in chances.items()}, os.getcwd(), zone))
     assert isinstance(datetime.now().date(), date) and isinstance(datetime.now(), date) and issubclass(datetime, date)
     assert not isinstance(date.today(), datetime)
+    made_in_c = msgpack.unpackb(msgpack.packb(msgpack.Timestamp(1)), timestamp=3)
+    assert isinstance(made_in_c, datetime) and isinstance(made_in_c, date)
     world.leave()
 one, elsewhere, other = seen
 wrong = {name: (one[0][name], other[0][name]) for name in clocks if not one[0][name] < -5000 < 100 < other[0][name]}
