@@ -70,7 +70,8 @@ def programs(directory: Path, servers: str) -> Iterator[Programs]:
     try:
         yield found
     finally:
-        for program in found.running.values():
+        for name, program in found.running.items():
+            print(name, "ended" if program.process.poll() is not None else "lives", *program.said()[-3:], sep="\n  ")
             program.kill()
 
 
