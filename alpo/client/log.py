@@ -384,6 +384,14 @@ class Log(AsyncOnly, Reading, StatusCalls, SessionCalls, CursorCalls, MemberCall
         appender = self._appender
         return appender.append(batch(payloads), serial, True, appender.deadline_s(timeout_s))
 
+    def append_at_once(self, payload: Payload, timeout_s: float) -> Handle[int]:
+        """Queue one payload as `append_nowait` does, and send it now if nothing else is under way: its caller waits for
+        what comes of it. For the library."""
+        appender = self._appender
+        handle = appender.append(single(payload), None, False, appender.deadline_s(timeout_s), awaited=True)
+        appender.send_first()
+        return handle
+
     async def wait_room(self) -> None:
         """Wait until `append_nowait` has room for a payload in the local queue. Raises `Closed`."""
         self._servers.require_open()

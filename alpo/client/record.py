@@ -69,8 +69,10 @@ def records_of(entries: Iterable[PageEntry], first_lsn: int, last_lsn: int) -> l
     Raises `ProtocolError` for a batch that is damaged.
     """
     records: list[Record] = []
+    told_ms, time = 0, EPOCH
     for id, term, time_ms, client, serial, lsn, count, body in entries:
-        time = EPOCH + timedelta(milliseconds=time_ms)
+        if time_ms != told_ms:
+            told_ms, time = time_ms, EPOCH + timedelta(milliseconds=time_ms)
         if count == 1:
             if first_lsn <= lsn <= last_lsn:
                 records.append(Record(lsn, id, term, time, client, serial, body))

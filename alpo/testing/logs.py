@@ -269,6 +269,7 @@ class SimulatedLog(Log):
         return await self._run(partial(self._log.settled, handle._handle))
 
     append_nowait = _handing(Log.append_nowait)
+    append_at_once = _handing(Log.append_at_once)
     append_batch_nowait = _handing(Log.append_batch_nowait)
     read_batches = _paging(Log.read_batches)
     follow_batches = _paging(Log.follow_batches, stop=polled)
