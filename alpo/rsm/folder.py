@@ -19,7 +19,7 @@ import anyio
 
 from alpo.client.arguments import seconds_text
 from alpo.client.handle import Handle
-from alpo.client.log import Log
+from alpo.client.log import Log, append_at_once
 from alpo.client.reasons import LASTING, PASSING, kind_of
 from alpo.client.record import Record
 from alpo.client.retry import AGAIN_S, patiently
@@ -396,7 +396,7 @@ class Folder(Generic[M, W]):
         self.require()
         log = self.log
         if len(payloads) == 1:
-            handle = log.append_at_once(payloads[0], timeout_s)
+            handle = append_at_once(log, payloads[0], timeout_s)
         else:
             handle = log.append_batch_nowait(payloads, timeout_s=timeout_s)
         sent = Sent(handle, about, freeze)
