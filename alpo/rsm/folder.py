@@ -60,7 +60,7 @@ class Sent:
         if self.event is not None:
             self.event.set()
 
-    def appended(self, handle: Handle) -> None:
+    def __call__(self, handle: Handle) -> None:
         """Wake who waits, if the append has failed (the handle's callback)."""
         if handle.failure is not None:
             self.wake()
@@ -415,7 +415,7 @@ class Folder(Generic[M, W]):
         if not sent.over and self.failure is None:  # one wait for both, the append and its fold
             handle, event = sent.handle, self._new_event()
             sent.event = event
-            handle.add_done_callback(sent.appended)
+            handle.add_done_callback(sent)
             if handle.deadline_s < self._next_look_s:
                 self._sooner.ring()
             await event.wait()
