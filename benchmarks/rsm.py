@@ -73,17 +73,19 @@ async def single(at: str) -> None:
 
 
 async def many(at: str) -> None:
-    """Many tasks that each run one command after the other, beside as many appends outstanding."""
+    """Many tasks that each run one command after the other, beside as many that append, and appends outstanding."""
     async with alpo.connect(at) as log, alpo.rsm.connect(Adder, at, name="adder", snapshots="off") as adder:
         await adder.run(COMMAND)
         await plain(log, COMMAND, 50_000)
         rates = []
         for _ in range(3):
             rate, took = await gathered(CALLERS, 100_000, lambda n: adder.run(COMMAND))
+            t_rate, _ = await gathered(CALLERS, 100_000, lambda n: log.append(COMMAND))
             p_rate, p99 = await plain(log, COMMAND, 200_000)
-            rates.append((rate / p_rate, rate, p_rate, percentile(took, 0.99), p99))
-        ratio, rate, p_rate, run_p99, p99 = sorted(rates)[1]
-        show("run, 1,000 outstanding", per_s=rate, appends_per_s=p_rate, ratio=ratio, p99_ratio=run_p99 / p99)
+            rates.append((rate / t_rate, rate / p_rate, rate, t_rate, p_rate, percentile(took, 0.99), p99))
+        to_tasks, ratio, rate, t_rate, p_rate, run_p99, p99 = sorted(rates)[1]
+        show("run, 1,000 outstanding", per_s=rate, appends_per_s=p_rate, ratio=ratio, p99_ratio=run_p99 / p99,
+             tasks_with_appends_per_s=t_rate, to_tasks=to_tasks)
 
 
 async def fold(at: str) -> None:

@@ -17,7 +17,7 @@ import typer
 ROOT = Path(__file__).parents[1]
 #: The most that there may be of each.
 BUDGET = {
-    "lines of alpo": 49_760,
+    "lines of alpo": 49_800,
     "lines of cli": 10_500,
     "lines of sim": 17_600,
     "lines of tests": 69_860,

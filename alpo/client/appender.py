@@ -447,11 +447,15 @@ class Appender:
                 self._give_up(connection, lost)
 
     def _begin_wait(self) -> Event:
-        """Give a handle's first waiter its event; send at once if nothing is under way, else let a group gather."""
+        """Give a handle's first waiter its event, once it is sent, or gathers with others."""
         self.tasks.need_home()
+        self.send_first()
+        return self._new_event()
+
+    def send_first(self) -> None:
+        """Send at once what somebody waits for if nothing is under way; else let a group gather."""
         if not self._session.line.handles:
             self._pump()
-        return self._new_event()
 
     def _pump(self) -> None:
         """Send whatever may be sent now, as long as the kernel takes it."""

@@ -80,6 +80,11 @@ def append_after(log: Log, payloads: Iterable[Payload], expect_last: int) -> Han
     return appender.append(batch(payloads), place_of(None, expect_last), False, appender.deadline_s(None))
 
 
+def append_at_once(log: Log, payload: Payload, timeout_s: float) -> Handle:
+    """Queue one payload as `Log.append_nowait` does, and send it now if nothing is under way. For the library."""
+    return log._append_at_once(payload, timeout_s)
+
+
 def appender_of(log: Log) -> Appender:
     """The tasks behind a log's appends. For the library."""
     return log._appender
@@ -383,6 +388,12 @@ class Log(AsyncOnly, Reading, StatusCalls, SessionCalls, CursorCalls, MemberCall
         """Queue a batch, as `append_nowait` does one payload; the handle's `lsns` are those of all payloads."""
         appender = self._appender
         return appender.append(batch(payloads), serial, True, appender.deadline_s(timeout_s))
+
+    def _append_at_once(self, payload: Payload, timeout_s: float) -> Handle:
+        appender = self._appender
+        handle = appender.append(single(payload), None, False, appender.deadline_s(timeout_s), awaited=True)
+        appender.send_first()
+        return handle
 
     async def wait_room(self) -> None:
         """Wait until `append_nowait` has room for a payload in the local queue. Raises `Closed`."""

@@ -224,9 +224,15 @@ class Pages(Closing):
     async def _next_page(self) -> Page | ColumnPage:
         """The next page, from whichever server gives it. Raises `Closed`, and as `Log.read`."""
         self._resume()
+        attempt_s, timeout_s = ATTEMPT_S + (POLL_MS / 1000 if self._query.follow else 0), self._timeout_s
         try:
-            attempt_s = ATTEMPT_S + (POLL_MS / 1000 if self._query.follow else 0)
-            return await retried(self._attempt, self._timeout_s, attempt_s)
+            if self._asked:  # the usual way: one bound is enough
+                began_s = anyio.current_time()
+                try:
+                    return await self._attempt(min(attempt_s, timeout_s))
+                except Again:
+                    attempt_s, timeout_s = 2 * attempt_s, timeout_s + began_s - anyio.current_time()
+            return await retried(self._attempt, timeout_s, attempt_s)
         except TimeoutError as error:
             self._judge(None)
             reason = self._servers.reason
@@ -270,7 +276,8 @@ class Pages(Closing):
         """The answer to the request under way, which is sent if none is. Raises `Lost`."""
         if self._asked == 0:
             self._send(connection)
-        await connection.drain()
+        if connection.backlog:
+            await connection.drain()
         return await connection.answer(self._asked)
 
     def _send(self, connection: Connection) -> None:

@@ -63,17 +63,22 @@ def _rfc3339(time: datetime) -> str:
     return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+_new = tuple.__new__  # makes named tuples without the cost of calling their own constructor
+
+
 def records_of(entries: Iterable[PageEntry], first_lsn: int, last_lsn: int) -> list[Record]:
     """The records of the payloads ``first_lsn`` … ``last_lsn`` that ``entries`` hold.
 
     Raises `ProtocolError` for a batch that is damaged.
     """
     records: list[Record] = []
+    told_ms, time = 0, EPOCH
     for id, term, time_ms, client, serial, lsn, count, body in entries:
-        time = EPOCH + timedelta(milliseconds=time_ms)
+        if time_ms != told_ms:
+            told_ms, time = time_ms, EPOCH + timedelta(milliseconds=time_ms)
         if count == 1:
             if first_lsn <= lsn <= last_lsn:
-                records.append(Record(lsn, id, term, time, client, serial, body))
+                records.append(_new(Record, (lsn, id, term, time, client, serial, body)))
             continue
         try:
             payloads = split_payloads(count, body)
@@ -81,5 +86,5 @@ def records_of(entries: Iterable[PageEntry], first_lsn: int, last_lsn: int) -> l
             raise ProtocolError(f"entry {id} of a page is damaged: {error}") from error
         for at, payload in enumerate(payloads, lsn):
             if first_lsn <= at <= last_lsn:
-                records.append(Record(at, id, term, time, client, serial, payload))
+                records.append(_new(Record, (at, id, term, time, client, serial, payload)))
     return records

@@ -19,11 +19,11 @@ import anyio
 
 from alpo.client.arguments import seconds_text
 from alpo.client.handle import Handle
-from alpo.client.log import Log
+from alpo.client.log import Log, append_at_once
 from alpo.client.reasons import LASTING, PASSING, kind_of
 from alpo.client.record import Record
 from alpo.client.retry import AGAIN_S, patiently
-from alpo.client.tasks import FORKED_WHY, Bell, Living, News
+from alpo.client.tasks import FORKED_WHY, NEW_EVENT, Bell, Event, Living, News
 from alpo.errors import AlpoError, Closed, NotGuaranteed, OutOfRange, ProtocolError, Unavailable
 
 from .kind import Kind
@@ -50,7 +50,7 @@ class Sent:
         self.freeze = freeze
         self.frozen: Frozen | None = None
         #: None while nobody waits.
-        self.event: anyio.Event | None = None
+        self.event: Event | None = None
         #: True once there is no more to wait for.
         self.over = False
 
@@ -60,7 +60,7 @@ class Sent:
         if self.event is not None:
             self.event.set()
 
-    def appended(self, handle: Handle) -> None:
+    def __call__(self, handle: Handle) -> None:
         """Wake who waits, if the append has failed (the handle's callback)."""
         if handle.failure is not None:
             self.wake()
@@ -130,6 +130,7 @@ class Folder(Generic[M, W]):
         #: Rung for a command whose deadline is before the next look at them, at this time of the log's clock.
         self._sooner = Bell()
         self._next_look_s = math.inf
+        self._new_event = NEW_EVENT
         self._question: _Question | None = None
         #: This fold's tasks, and all others of its kind.
         self.tasks = Living(kind.title, self._run, self._ask_ends, self._watch_deadlines, ended=self._tasks_ended)
@@ -144,7 +145,8 @@ class Folder(Generic[M, W]):
             self.tasks.need_home()
         else:
             self.require()
-            self.tasks.start()
+            loop = self.tasks.start()
+            self._new_event, self.log.clock.loop_s = loop.new_event, loop.clock
 
     def _tasks_ended(self, why: str) -> None:
         self.fail(Closed(why))
@@ -293,7 +295,7 @@ class Folder(Generic[M, W]):
             first = sent[0]
             handle = first.handle
             mine = handle.client == record.client
-            if mine and handle.serial == record.serial and not (handle.done and _failed(handle)):
+            if mine and handle.serial == record.serial and (handle.lsn is not None or not _failed(handle)):
                 if result.outcome is not Outcome.WAITS:
                     sent.popleft()
                     first.result = result
@@ -394,7 +396,7 @@ class Folder(Generic[M, W]):
         self.require()
         log = self.log
         if len(payloads) == 1:
-            handle = log.append_nowait(payloads[0], timeout_s=timeout_s)
+            handle = append_at_once(log, payloads[0], timeout_s)
         else:
             handle = log.append_batch_nowait(payloads, timeout_s=timeout_s)
         sent = Sent(handle, about, freeze)
@@ -405,13 +407,18 @@ class Folder(Generic[M, W]):
         """The appends of commands that were sent, and whose effect is not known."""
         return [
             sent.handle for sent in self._sent
-            if sent.result is None and sent.handle.serial and not (sent.handle.done and _failed(sent.handle))
+            if sent.result is None and sent.handle.serial and not _failed(sent.handle)
         ]
 
     async def result_of(self, sent: Sent) -> Result | None:
         """The result of a command; None if the fold has jumped over it. Raises as `Log.append`, and as `reach`."""
-        if len(self._sent) > 1:  # one wait for both, the append and its fold; a lone append is quicker if waited for
-            await self._wait_for(sent)
+        if not sent.over and self.failure is None:  # one wait for both, the append and its fold
+            handle, event = sent.handle, self._new_event()
+            sent.event = event
+            handle.add_done_callback(sent)
+            if handle.deadline_s < self._next_look_s:
+                self._sooner.ring()
+            await event.wait()
         if sent.result is not None:
             return sent.result
         try:
@@ -432,18 +439,7 @@ class Folder(Generic[M, W]):
                     ) from error
         return sent.result
 
-    async def _wait_for(self, sent: Sent) -> None:
-        """Wait until a command is folded, or its append has failed, or its time is up, or the folding has ended or
-        jumped."""
-        if sent.over or self.failure is not None:
-            return
-        sent.event = anyio.Event()
-        sent.handle.add_done_callback(sent.appended)
-        if sent.handle.deadline_s < self._next_look_s:
-            self._sooner.ring()
-        await sent.event.wait()
-
 
 def _failed(handle: Handle) -> bool:
-    """True if a finished append is known not to be in the log under its serial."""
-    return handle.lsn is None and not isinstance(handle.error, NotGuaranteed)
+    """True if an append is known not to be in the log under its serial."""
+    return handle.done and handle.lsn is None and not isinstance(handle.error, NotGuaranteed)

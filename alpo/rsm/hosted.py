@@ -41,6 +41,7 @@ _WANTED = Struct(">H")
 COMMAND_ROOM = len(_COMMANDS) + _WANTED.size
 #: Time without a command for an older version after which a newer one may begin, ms on the log's clock.
 SETTLED_MS = 60_000
+_new = tuple.__new__  # makes named tuples without the cost of calling their own constructor
 #: Most versions that commands are counted for at a time.
 WANTS_MAX = 16
 
@@ -251,13 +252,13 @@ class Hosted(Snapshotting[Copied[M] | bytes], Generic[M]):
             return Result(Outcome.DONE, lsn, "", 0, 0, (), Outdated(version))
         self._want(wanted)
         try:
-            answer = self.user.apply(payload[COMMAND_ROOM:], At(lsn, term, self._time, version))
+            answer = self.user.apply(payload[COMMAND_ROOM:], _new(At, (lsn, term, self._time, version)))
         except BaseException as error:
             # A command that is nested too deeply is so everywhere: it must not stop all processes for good.
             if isinstance(error, MemoryError) or not isinstance(error, Exception):
                 raise _broken("cannot go on: what the next command has done is not known", lsn - 1, error) from error
             answer = Raised(error)
-        return Result(Outcome.DONE, lsn, "", 0, 0, (), answer)
+        return _new(Result, (Outcome.DONE, lsn, "", 0, 0, (), answer))
 
     def _want(self, version: int) -> None:
         """Note that a command was meant for ``version``."""

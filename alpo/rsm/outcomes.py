@@ -4,7 +4,7 @@ those whose outcome their callers were not told, until it is known.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Generic
 
@@ -48,12 +48,12 @@ class Settling(Generic[M]):
         """The result of a command that was sent, as the fold tells it. Raises why it was not done, and as
         `Folder.result_of`."""
         try:
-            await self._folder.result_of(sent)
+            result = await self._folder.result_of(sent)
         except BaseException as error:
             if isinstance(error, NotGuaranteed) or not isinstance(error, Exception):  # or cancelled
                 self.note(sent)
             raise
-        return self._judge(sent, self._folder.machine, sent.last_lsn)
+        return self._judge(sent, self._folder.machine, sent.last_lsn if result is None else result.lsn)
 
     async def settle(self) -> dict[int, int | AlpoError]:
         """Wait for all outcomes; returns those that came since the last call, by serial. Raises `Unavailable` at the
@@ -114,10 +114,9 @@ class Command:
         self._sent = sent
         self._settling = settling
 
-    async def result(self) -> Result:
-        """The result, once it is folded. Raises why it was not done, and as
-        `Settling.result_of`."""
-        return await self._settling.result_of(self._sent)
+    def result(self) -> Coroutine[Any, Any, Result]:
+        """The result, once it is folded: await it. Raises why it was not done, and as `Settling.result_of`."""
+        return self._settling.result_of(self._sent)
 
     async def settled(self) -> int:
         """The LSN, waited for as long as it takes, also after `result` has raised `NotGuaranteed`. Raises why it was

@@ -223,16 +223,16 @@ class Replica(Replicated[Hosted[M], Watcher[Hosted[M]]], Generic[M]):
         on to a version of newer code); `NotGuaranteed` (unknown; it stays first in line: `settle`), `Unsettled`;
         TypeError.
         """
-        if not isinstance(command, bytes | bytearray | memoryview):
+        if type(command) is not bytes and not isinstance(command, bytes | bytearray | memoryview):
             raise TypeError(f"a command is bytes, not {type(command).__name__}")
-        until_s = self._folder.until_s()
-        payload = self._head + command
+        payload, until_s = self._head + command, None
         if not self._ready:
+            until_s = self._folder.until_s()
             await self._make_ready(until_s, _may_be_first)
         if len(payload) > self._payload_bytes_max:
             most = self._payload_bytes_max - COMMAND_ROOM
             raise TooLarge(f"a command of {len(payload) - COMMAND_ROOM} bytes: {most} is the most")
-        result = await (await self._send([payload], None, until_s)).result()
+        result = await self._settling.result_of(await self._send([payload], None, until_s))
         answer = result.cell
         if isinstance(answer, Raised):
             raise answer.error

@@ -29,7 +29,7 @@ from alpo.errors import AlpoError, Closed, NotGuaranteed, Overloaded, Unavailabl
 from .errors import Diverged, NewerVersion, NotFounded, WrongState
 from .folder import Folder, Sent, W
 from .machine import Outcome, Result, time_of
-from .outcomes import Command, Settling
+from .outcomes import Settling
 from .parts import M
 from .payloads import ID_BYTES, INT_MAX
 from .snapshots import Keeper, SnapshotInfo
@@ -253,12 +253,16 @@ class Replicated(Generic[M, W]):
         if result is not None and result.outcome is Outcome.FOUNDED:
             await self._log.set_cursor(kind.cursor, result.lsn, self._left_s(until_s))
 
-    async def _send(self, payloads: Sequence[bytes], about: object, until_s: float) -> Command:
-        """Append a command, once there is room. Raises `Unavailable` if there is none in time; as `Folder.enter`."""
+    async def _send(self, payloads: Sequence[bytes], about: object, until_s: float | None) -> Sent:
+        """Append a command, once there is room; ``until_s``: its deadline (None: the timeout from now). Raises
+        `Unavailable` if there is no room in time; as `Folder.enter`."""
+        folder = self._folder
         while True:
             try:
-                sent = self._folder.enter(payloads, about, timeout_s=self._left_s(until_s))
+                timeout_s = folder.timeout_s if until_s is None else self._left_s(until_s)
+                return folder.enter(payloads, about, timeout_s=timeout_s)
             except Overloaded:
+                until_s = folder.until_s() if until_s is None else until_s
                 room = False
                 with self._log.clock.move_on_after(self._left_s(until_s)):
                     await self._log.wait_room()
@@ -267,8 +271,6 @@ class Replicated(Generic[M, W]):
                     raise Unavailable(
                         "there was no room in the local queue in time: nothing was written"
                     ) from None
-            else:
-                return Command(sent, self._settling)
 
 
 def owning(it: R) -> R:

@@ -221,15 +221,16 @@ class State(Replicated[Machine, Watcher]):
         ``timeout_s``: seconds until the result has to be there (None: the state's). Raises as `commit`, if nothing was
         sent.
         """
-        until_s = self._folder.until_s(timeout_s)
+        until_s = None if timeout_s is None and self._ready else self._folder.until_s(timeout_s)
         if len(guards) > OPS_MAX or len(ops) > OPS_MAX:
             raise TooLarge(f"a command of {max(len(guards), len(ops))} conditions or operations: {OPS_MAX} is the most")
         need_fences(guards, ops)
         if self._folder.machine is not None:
             refuse_at_once(self._folder.machine, guards)
-        await self._need_founded(guards, until_s)
+        if until_s is not None:
+            await self._need_founded(guards, until_s)
         payloads = codec.command(guards, ops, self._payload_bytes_max)
-        return await self._send(payloads, About(guards, ops), until_s)
+        return Command(await self._send(payloads, About(guards, ops), until_s), self._settling)
 
     # -- inside ---------------------------------------------------------------------------------------------
 

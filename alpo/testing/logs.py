@@ -9,6 +9,7 @@ Laws:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial, wraps
@@ -47,8 +48,13 @@ class Turns:
         self._driving = False
         self._awaited: list[Callable[[], bool]] = []
         self._parked: list[anyio.Event] = []
+        self._posted: deque[Callable[[], None]] = deque()
         #: Scopes and the virtual times at which they are cancelled.
         self._deadlines: list[tuple[float, anyio.CancelScope]] = []
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Have ``call()`` made in the test's loop before virtual time goes on: from the cluster's thread."""
+        self._posted.append(call)
 
     @contextmanager
     def move_on_at(self, at_us: float, shield: bool) -> Iterator[anyio.CancelScope]:
@@ -96,8 +102,12 @@ class Turns:
                 world = self._engine.world
                 ends_us = [at_us for at_us, scope in self._deadlines if not scope.cancel_called]
                 until_us = min([world.now_us + _STRIDE_US, *ends_us])
-                self._engine.drive(lambda: world.now_us >= until_us or any(each() for each in self._awaited))
+                self._engine.drive(
+                    lambda: world.now_us >= until_us or bool(self._posted) or any(each() for each in self._awaited)
+                )
                 self._cancel_late()
+                while self._posted:
+                    self._posted.popleft()()
         finally:
             self._driving = False
             parked, self._parked = self._parked, []
@@ -161,9 +171,14 @@ class SimulatedHandle(Handle[L_co]):
         return cast(L_co, handle.lsn)
 
     def add_done_callback(self, function: Callable[[Handle[L_co]], object]) -> None:
-        """Call ``function(handle)`` once done, in the cluster's thread while the test waits; the function must not
-        wait."""
-        self._handle.add_done_callback(lambda handle: function(self))
+        """Call ``function(handle)`` once done, in the test's loop; the function must not wait."""
+        def call() -> None:
+            self._handle.add_done_callback(lambda handle: function(self))  # done: at once
+
+        if self._handle.done:
+            call()
+        else:
+            self._handle.add_done_callback(lambda handle: self._turns.post(call))
 
 
 class SimulatedBatches(Batches):
@@ -269,6 +284,7 @@ class SimulatedLog(Log):
         return await self._run(partial(self._log.settled, handle._handle))
 
     append_nowait = _handing(Log.append_nowait)
+    _append_at_once = _handing(Log._append_at_once)
     append_batch_nowait = _handing(Log.append_batch_nowait)
     read_batches = _paging(Log.read_batches)
     follow_batches = _paging(Log.follow_batches, stop=polled)

@@ -219,6 +219,21 @@ def test_every_call_ends_by_its_deadline(kind: str, standing: str) -> None:
     assert not late, "\n".join(["", *late])
 
 
+@pytest.mark.parametrize("timeout_s", [0.5, 3.0, 7.0])
+def test_so_does_a_page_that_was_asked_for_ahead(timeout_s: float) -> None:
+    async def main(cluster: Cluster) -> None:
+        async with cluster.connect() as log, log.follow(timeout_s=timeout_s) as records:
+            await log.append(b"x")
+            await anext(records)
+            cluster.pause(1)
+            took_s, told = await measured(cluster, records, "__anext__", {})
+            assert abs(took_s - timeout_s) < GRACE_S and told.startswith("Unavailable")
+            cluster.heal()
+
+    with Cluster(seed=1, servers=1) as cluster:
+        anyio.run(main, cluster)
+
+
 def test_so_does_settling_what_nobody_tells() -> None:
     """Settling ends by its deadline, too; the tests above leave nothing to settle."""
     async def main(cluster: Cluster) -> None:

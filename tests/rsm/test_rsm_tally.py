@@ -184,8 +184,8 @@ class Tallies(Replicated[Tally, Counts]):
         until_s = self._folder.until_s()
         if not self._ready:
             await self._make_ready(until_s, lambda: None)
-        command = await self._send([PAYLOADS.pack(1, name, number)], name, until_s)
-        return int((await command.result()).cell)
+        sent = await self._send([PAYLOADS.pack(1, name, number)], name, until_s)
+        return int((await self._settling.result_of(sent)).cell)
 
 
 def with_tallies(cluster: Cluster, number: int, work: Callable[[list[Tallies]], Awaitable[None]], **how: Any) -> None:

@@ -157,6 +157,24 @@ async def handles(cluster: Cluster) -> None:
         assert {row["id"]: row["reachable"] for row in await log.status()} == {1: True, 2: True, 3: True}
 
 
+async def called_back(cluster: Cluster) -> None:
+    """A callback runs in the loop of the program, and may wake its tasks; also if the append has failed."""
+    async with cluster.connect() as log:
+        await log.append(b"x")
+        for server in cluster.servers:
+            cluster.crash(server)
+        heard = anyio.Event()
+        handle = log.append_nowait(b"y", timeout_s=2)
+        handle.add_done_callback(lambda handle: heard.set())
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(cluster.sleep, 5)
+            with log.clock.move_on_after(4) as scope:
+                await heard.wait()
+            assert not scope.cancel_called and handle.error is not None
+            handle.add_done_callback(lambda handle: tasks.cancel_scope.cancel())
+            assert tasks.cancel_scope.cancel_called
+
+
 async def cancelled(cluster: Cluster) -> None:
     async with cluster.connect(client="cancels") as log:
         cluster.isolate(1)
@@ -185,7 +203,7 @@ async def waits(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("program", [handles, cancelled, waits])
+@pytest.mark.parametrize("program", [handles, called_back, cancelled, waits])
 def test_the_async_twin(backend: str, program: Callable[[Cluster], Any]) -> None:
     with Cluster(2) as cluster:
         anyio.run(program, cluster, backend=backend)

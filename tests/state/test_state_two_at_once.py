@@ -10,6 +10,8 @@ import pytest
 from snapshot_rig import with_states
 
 from alpo.errors import ProtocolError, Unavailable
+from alpo.rsm.folder import Sent
+from alpo.rsm.machine import Result
 from alpo.state import Changed, State, codec
 from alpo.state.folder import KIND
 from alpo.testing import Cluster
@@ -47,16 +49,18 @@ def test_what_another_took_away_at_once_was_kept_and_is_told_the_next_time() -> 
     async def work(states: list[State]) -> None:
         one, other = states
         kept = await one.put("a", "1", lease_s=1000)
-        reach = one._folder.reach
+        result_of = one._folder.result_of
 
-        async def beyond(lsn: int, until_s: float | None = None) -> object:
+        async def beyond(sent: Sent) -> Result | None:
             """Folded farther than asked, as a page does that holds more: by then the variable is gone."""
-            one._folder.reach = reach  # type: ignore[method-assign]
+            one._folder.result_of = result_of  # type: ignore[method-assign]
+            result = await result_of(sent)
             gone = await other.expunge(await other.fetch("a"))
             assert gone.version == 0
-            return await one.fetch("a")
+            assert (await one.fetch("a")).version == 0
+            return result
 
-        one._folder.reach = beyond  # type: ignore[method-assign, assignment]
+        one._folder.result_of = beyond  # type: ignore[method-assign]
         again = await one.keep(kept)
         assert (again.version, again.lease_s, again.text) == (kept.version, 1000, "1")
         assert (await one.fetch("a")).version == 0
