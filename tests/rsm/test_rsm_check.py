@@ -172,7 +172,7 @@ def test_times_are_the_machines_and_are_told() -> None:
 
 
 def test_a_hang_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("alpo.rsm.checking.call.CALL_S", 1)
+    monkeypatch.setattr("alpo.rsm.checking.call.CALL_S", 4)
     with pytest.raises(Nondeterministic, match=r"apply\(\) did not come back") as raised:
         check(wrong.Forever, COMMANDS, limit_s=1)
     assert raised.value.index == 8 and raised.value.commands == COMMANDS[:9]
