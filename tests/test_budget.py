@@ -17,10 +17,10 @@ import typer
 ROOT = Path(__file__).parents[1]
 #: The most that there may be of each.
 BUDGET = {
-    "lines of alpo": 49_800,
+    "lines of alpo": 49_825,
     "lines of cli": 10_500,
     "lines of sim": 17_600,
-    "lines of tests": 69_860,
+    "lines of tests": 69_950,
     "files of alpo, cli and sim": 326,
     "options of alpo and alpo-pipeline": 592,
     "words of docs and README": 62_650,

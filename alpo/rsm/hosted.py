@@ -152,7 +152,7 @@ def _version(fields: tuple[Any, ...]) -> Version | None:
 
 
 def _judgement(fields: tuple[Any, ...]) -> Judgement | None:
-    if len(fields) != 3 or fields[0] != JUDGEMENT or not is_number(fields[1]) or fields[2] not in (0, 1):
+    if len(fields) != 3 or fields[0] != JUDGEMENT or not all(map(is_number, fields[1:])) or fields[2] > 1:
         return None
     return Judgement(fields[1], bool(fields[2]))
 

@@ -44,7 +44,7 @@ logger = logging.getLogger("alpo")
 SPILLED_BYTES = 64 << 20
 #: Entries that are folded anew between two pauses: others' work goes on beside it.
 SLICE = 64
-#: Bytes of a machine's items that are taken into a digest at a time.
+#: Bytes of a machine's items that are loaded, or taken into a digest, between two pauses.
 DIGEST_BYTES = 256 << 10
 _SIZE = struct.Struct(">I")
 #: Growth after which the file is written anew: of commands in bytes, and of the log in payloads.
@@ -122,6 +122,8 @@ async def find(
                 for record in records:
                     whole = uploads.take(record.lsn, record.payload)
                     if whole is None:
+                        if len(record.payload) >= DIGEST_BYTES:  # a part, perhaps loaded
+                            await pause()
                         continue
                     upload, end = whole
                     for _ in uploads.thaw(upload, end):
@@ -301,10 +303,16 @@ async def digest_at(
     if machine.lsn != lsn:
         return None
     kept = machine.keep_digest()
-    while isinstance(kept, Copied) and not kept.done:
-        kept.advance(DIGEST_BYTES)
-        await pause()
+    if isinstance(kept, Copied):
+        await take_digest(kept, pause)
     return machine.digest_bytes(kept)
+
+
+async def take_digest(copied: Copied[Any], pause: Callable[[], Awaitable[None]]) -> None:
+    """Take the digest of a copy, a little at a time. Raises `Diverged` if it does not give its items."""
+    while not copied.done:
+        await pause()
+        copied.advance(DIGEST_BYTES)
 
 
 class Cache(Generic[M]):

@@ -50,9 +50,9 @@ from .hosted import (
     valid_version,
 )
 from .items import AGREED, kind_of
-from .loading import DIGEST_BYTES, Cache, cursor_lsn, digest_at, digest_in, find, first_lsn
+from .loading import Cache, cursor_lsn, digest_at, digest_in, find, first_lsn, take_digest
 from .machine import Outcome, Result, time_ms_of, time_of
-from .payloads import End
+from .payloads import Begin, End
 from .replicated import Replicated, owning
 
 M = TypeVar("M", bound=Machine)
@@ -271,10 +271,14 @@ class Replica(Replicated[Hosted[M], Watcher[Hosted[M]]], Generic[M]):
         """Let the folding go on, if the last decision in the log about the snapshot is for this machine. Else raises
         `Diverged`, and the log is kept from the last snapshot on that this machine agreed with."""
         folder, log, end_lsn = self._folder, self._log, dispute.end_lsn
-        wrong = await folder.patiently(lambda: last_judgement(log, end_lsn, machine.lsn + 1))
-        if wrong is (not dispute.agrees):
+        async def settled() -> bool:
+            wrong = await folder.patiently(lambda: last_judgement(log, end_lsn, machine.lsn + 1))
+            return wrong is (not dispute.agrees)
+
+        if await settled():
             return
         if dispute.agrees:
+            await folder.patiently(lambda: self._keep_log(0))  # begun where newcomers begin: the next one, before
             raise Diverged(
                 f"the machine in this process is that of the snapshot that ended at LSN {end_lsn}, which was set aside"
                 f" as wrong at LSN {machine.lsn}: look what differs in its code"
@@ -285,6 +289,8 @@ class Replica(Replicated[Hosted[M], Watcher[Hosted[M]]], Generic[M]):
             if kept:
                 await folder.patiently(lambda: log.drop_cursor(self._kind.agreed))
             where, then = "", "the log, folded anew, gives that snapshot: start this process again"
+        elif await settled():  # meanwhile
+            return
         else:
             there = await folder.patiently(lambda: cursor_lsn(log, self._kind.agreed))
             where = f", and the log is kept from there on by the cursor {self._kind.agreed}" if there else ""
@@ -317,11 +323,9 @@ class Replica(Replicated[Hosted[M], Watcher[Hosted[M]]], Generic[M]):
         return False
 
     async def _take_digest(self, copied: Copied[M]) -> None:
-        """Take the digest of a copy, a little at a time (a task)."""
+        """Take the digest of a copy (a task)."""
         try:
-            while not copied.done:
-                await anyio.lowlevel.checkpoint()
-                copied.advance(DIGEST_BYTES)
+            await take_digest(copied, anyio.lowlevel.checkpoint)
         except Diverged as error:
             self._folder.fail(error)
 
@@ -363,6 +367,20 @@ async def last_judgement(log: Log, end_lsn: int, start: int) -> bool | None:
     return wrong
 
 
+async def _ends(log: Log, first: int, last: int) -> list[int]:
+    """LSN of the ends of the snapshots that lie in ``first`` … ``last`` wholly. Raises as `Log.read`."""
+    begun, ends = set[bytes](), list[int]()
+    async with log.read_batches(first, last) as batches:
+        async for records in batches:
+            for record in records:
+                message = PAYLOADS.snapshot_message(record.payload)
+                if isinstance(message, Begin):
+                    begun.add(message.sid)
+                elif isinstance(message, End) and message.sid in begun:
+                    ends.append(record.lsn)
+    return ends
+
+
 async def set_aside(log: Log, end_lsn: int, *, undo: bool = False) -> int:
     """Tell all processes that the snapshot that ended at ``end_lsn`` is of a wrong machine: those that differ from it
     go on, and those that agree with it stop with `Diverged`. ``undo``: take that back. The last decision counts.
@@ -372,20 +390,19 @@ async def set_aside(log: Log, end_lsn: int, *, undo: bool = False) -> int:
     all processes run the right code, and the cursor ``machine`` is behind the decision: ``alpo cursor drop
     machine-agreed``.
 
-    Returns the LSN of the decision. Raises ValueError if no snapshot of a machine ended at that LSN, and as
-    `Log.read`, `Log.set_cursor`, `Log.append`.
+    Returns the LSN of the decision. Raises ValueError if no snapshot of a machine ended at that LSN, or if the log has
+    nothing from before it; and as `Log.read`, `Log.set_cursor`, `Log.append`.
     """
     if type(end_lsn) is not int or end_lsn < 1:
         raise ValueError(f"a snapshot ends at an LSN, not at {end_lsn!r}")
-    try:
-        async with log.read_batches(end_lsn, end_lsn) as batches:
-            payloads = [record.payload async for records in batches for record in records]
-    except OutOfRange as error:
-        raise ValueError(f"no snapshot of a machine ended at LSN {end_lsn}: {error}") from error
-    if not any(isinstance(PAYLOADS.snapshot_message(payload), End) for payload in payloads):
-        raise ValueError(f"no snapshot of a machine ended at LSN {end_lsn}")
-    if not await cursor_lsn(log, AGREED):  # one release was everywhere, and nobody has differed
-        await log.set_cursor(AGREED, await first_lsn(log))
+    first = await first_lsn(log)
+    ends = await _ends(log, first, end_lsn) if first <= end_lsn < await log.end() else []
+    if end_lsn not in ends:
+        raise ValueError(f"no snapshot of a machine ended at LSN {end_lsn} of the log, which begins at LSN {first}")
+    if first > 1 and len(ends) == 1 and not undo:
+        raise ValueError(f"without the snapshot that ended at LSN {end_lsn} nobody could tell the machine")
+    if not undo and not await cursor_lsn(log, AGREED):  # one release was everywhere, and nobody has differed
+        await log.set_cursor(AGREED, first)
     return await log.append(judgement(end_lsn, not undo))
 
 

@@ -17,7 +17,7 @@ Laws:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeAlias
 
@@ -77,8 +77,8 @@ async def write_snapshot(folder: AnyFolder) -> SnapshotInfo:
     try:
         await _write_parts(folder, sid, encoder)
         if folder.kind.proves:
-            pause = _Pause(folder, sid, encoder).take
-            await prove(folder.kind, log, begin, encoder.digest, 0 if agreed is None else agreed.begin, pause)
+            since = 0 if agreed is None else agreed.begin
+            await prove(folder.kind, log, begin, encoder.digest, since, _keeping_the_grant(folder, sid, encoder))
     except Diverged as error:  # raised before the end is sent, which a newcomer would believe
         folder.fail(error)
         raise
@@ -109,22 +109,20 @@ async def _write_parts(folder: AnyFolder, sid: bytes, encoder: Encoder) -> None:
         await _taken(folder, sent)
 
 
-class _Pause:
-    """The pauses of a writer that proves its snapshot: it keeps the grant, with an empty part now and then."""
+def _keeping_the_grant(folder: AnyFolder, sid: bytes, encoder: Encoder) -> Callable[[], Awaitable[None]]:
+    """The pause of a writer that proves its snapshot, with an empty part now and then. It raises `Busy` if the snapshot
+    was taken over, and as `Log.append`."""
+    clock = folder.log.clock
+    last_s = clock.now_s()
 
-    def __init__(self, folder: AnyFolder, sid: bytes, encoder: Encoder) -> None:
-        self._folder, self._sid, self._encoder = folder, sid, encoder
-        self._last_s = folder.log.clock.now_s()
-
-    async def take(self) -> None:
-        """Let others run. Raises `Busy` if the snapshot was taken over, and as `Log.append`."""
+    async def pause() -> None:
+        nonlocal last_s
         await anyio.lowlevel.checkpoint()
-        folder, encoder, now_s = self._folder, self._encoder, self._folder.log.clock.now_s()
-        if now_s - self._last_s >= BEAT_S:
-            self._last_s = now_s
-            empty = encoder.empty()
-            part = folder.kind.payloads.part(self._sid, encoder.parts - 1, empty)
-            await _taken(folder, await _send(folder, part))
+        if clock.now_s() - last_s >= BEAT_S:
+            last_s, empty = clock.now_s(), encoder.empty()
+            await _taken(folder, await _send(folder, folder.kind.payloads.part(sid, encoder.parts - 1, empty)))
+
+    return pause
 
 
 async def _begun(folder: AnyFolder, sid: bytes) -> tuple[int, Frozen]:

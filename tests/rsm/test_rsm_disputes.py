@@ -272,6 +272,22 @@ def test_one_release_was_wrong_everywhere() -> None:
         with_replicas(cluster, mended, Mended)
 
 
+def test_the_cursor_is_dropped_too_early() -> None:
+    """A newcomer that began with what was set aside stops, and lets the next one begin before."""
+    async def wrong_alone(a: Replica[Wrong]) -> None:
+        await opened(a, 1)
+        await a.snapshot(trim=True)
+        await opened(a, 3)
+        await set_aside(a.log, (await a.snapshot(trim=True)).end)
+        await stopped(a)
+        await a.log.drop_cursor(AGREED)
+
+    with Cluster(seed=1) as cluster:
+        with_replicas(cluster, wrong_alone, Wrong)
+        with_replicas(cluster, stopped, Mended)
+        assert with_replicas(cluster, total_of, Mended) == 40
+
+
 async def some(answers: Any, number: int) -> Any:
     """Give the first ones."""
     async for each in answers:
@@ -361,11 +377,42 @@ def test_a_decision_is_taken_back() -> None:
         with_replicas(cluster, stopped, Ledger)
 
 
-@pytest.mark.parametrize("lsn", [1, 2, 99])
-def test_only_what_ends_a_snapshot_is_set_aside(lsn: int) -> None:
+def test_what_all_rests_on_is_not_set_aside() -> None:
+    async def work(a: Replica[Ledger]) -> None:
+        await opened(a, 3)
+        infos = [await a.snapshot(trim=True) for _ in range(2)]
+        await a.log.trim(infos[1].begin, force=True)
+        with pytest.raises(ValueError, match="nobody could tell the machine"):
+            await set_aside(a.log, infos[1].end)
+        assert AGREED not in await cursors_of(a)
+
+    with Cluster(seed=1) as cluster:
+        with_replicas(cluster, work)
+
+
+def test_a_decision_that_comes_meanwhile_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator decides while the right side still folds anew."""
+    async def work(a: Replica[Wrong], b: Replica[Ledger]) -> None:
+        gives = b._gives
+
+        async def slowly(*given: Any) -> bool:
+            await set_aside(a.log, ends[0])
+            return await gives(*given)
+
+        monkeypatch.setattr(b, "_gives", slowly)
+        await opened(a, 3)
+        ends = [(await a.snapshot()).end]
+        assert await total_of(b) == 30
+
+    with Cluster(seed=1) as cluster:
+        with_replicas(cluster, work, Wrong, Ledger)
+
+
+@pytest.mark.parametrize("lsn", [1, 2, 99, None, 0, True])
+def test_only_what_ends_a_snapshot_is_set_aside(lsn: Any) -> None:
     async def work(a: Replica[Ledger]) -> None:
         await opened(a, 1)
-        with pytest.raises(ValueError, match=f"no snapshot of a machine ended at LSN {lsn}"):
+        with pytest.raises(ValueError, match=rf"no snapshot of a machine ended at LSN {lsn}|an LSN, not at {lsn}"):
             await set_aside(a.log, lsn)
 
     with Cluster(seed=1) as cluster:
