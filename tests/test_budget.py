@@ -20,7 +20,7 @@ BUDGET = {
     "lines of alpo": 49_825,
     "lines of cli": 10_500,
     "lines of sim": 17_600,
-    "lines of tests": 69_950,
+    "lines of tests": 69_990,
     "files of alpo, cli and sim": 326,
     "options of alpo and alpo-pipeline": 592,
     "words of docs and README": 62_650,

@@ -19,14 +19,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeAlias
+from typing import Any, Generic, NamedTuple, NoReturn, TypeAlias
 
 import anyio.lowlevel
 
 from alpo.client.reasons import PASSING
 from alpo.client.retry import patiently
 from alpo.client.tasks import Bell
-from alpo.errors import AlpoError, Overloaded
+from alpo.errors import AlpoError, Overloaded, Unavailable
 
 from .errors import Busy, Diverged, NotFounded, Unsettled
 from .folder import Folder, Sent
@@ -80,8 +80,7 @@ async def write_snapshot(folder: AnyFolder) -> SnapshotInfo:
             since = 0 if agreed is None else agreed.begin
             await prove(folder.kind, log, begin, encoder.digest, since, _keeping_the_grant(folder, sid, encoder))
     except Diverged as error:  # raised before the end is sent, which a newcomer would believe
-        folder.fail(error)
-        raise
+        _give_up(folder, begin, error)
     sent = await _send(folder, payloads.end(sid, encoder.parts, encoder.chain, encoder.digest))
     result = await _result(folder, sent)
     if result.outcome is Outcome.DIVERGED:
@@ -162,6 +161,15 @@ async def _taken(folder: AnyFolder, sent: Sent) -> None:
         raise _taken_over()
 
 
+def _give_up(folder: AnyFolder, lsn: int, error: Diverged) -> NoReturn:
+    """Raise ``error``, which ends the folding; `Unavailable` if only memory was short for a second machine: the one
+    that was folded so far is none the worse."""
+    if isinstance(error.__cause__, MemoryError):
+        raise Unavailable(f"memory was short while the snapshot of LSN {lsn} was written or proved: {error}") from error
+    folder.fail(error)
+    raise error
+
+
 def _taken_over() -> Busy:
     return Busy("another process has taken over: no part of this snapshot came for too long")
 
@@ -237,8 +245,7 @@ class Keeper(Generic[M]):
                             await prove(kind, log, each.begin, digest, since, anyio.lowlevel.checkpoint)
                         since = each.begin
             except Diverged as error:
-                self._folder.fail(error)
-                raise
+                _give_up(self._folder, snapshot.begin, error)
         return True
 
     # -- tasks ----------------------------------------------------------------------------------------------

@@ -255,6 +255,10 @@ def test_an_interrupt_during_the_wait_leaves_the_append_to_the_loop() -> None:
             warm(log)
 
 
+#: Folder of the package: a checkout, with its .venv, may lie in a folder of that name too.
+OURS = f"{Path(alpo.__file__).parent}/"
+
+
 class Stepping:
     """Calls ``what`` before one of the instructions of an append in the caller's own thread: the ``at``-th."""
 
@@ -266,7 +270,7 @@ class Stepping:
 
     def __call__(self, frame: FrameType, event: str, arg: object) -> Stepping | None:
         file = frame.f_code.co_filename
-        if "/alpo/" not in file or file.endswith(self.left_out):
+        if not file.startswith(OURS) or file.endswith(self.left_out):
             return None
         frame.f_trace_lines, frame.f_trace_opcodes = False, True
         if event == "opcode":

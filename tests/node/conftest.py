@@ -37,5 +37,6 @@ def _quiet_logs() -> Iterator[None]:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a status wait for the disk's answer for longer than a busy machine ever takes."""
+    """Let a status wait for the disk's answer, and for other members', for longer than a busy machine ever takes."""
     monkeypatch.setattr("alpo.node.report.DISK_S", 10.0)
+    monkeypatch.setattr("alpo.node.http.site.ANSWER_S", 20.0)

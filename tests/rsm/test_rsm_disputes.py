@@ -4,6 +4,7 @@ stop before harm is done, the log is kept, and an operator's word lets the right
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from journal import fresh, journal
 from rsm_kit import Ledger, command, first_of, new_log, run, with_replicas
 from snapshot_rig import small_payloads
 
-from alpo.errors import AlpoError
+from alpo.errors import AlpoError, Unavailable
 from alpo.rsm import At, Diverged, Replica, SnapshotInfo, loading, set_aside
 from alpo.rsm.hosted import PAYLOADS
 from alpo.rsm.payloads import End
@@ -95,6 +96,50 @@ def test_no_snapshot_is_ended_that_the_log_does_not_give() -> None:
         assert len(ends_in(cluster)) == 1
 
 
+class Short(Ledger):
+    """A ledger for which memory is ``short`` now and then: of a machine of its own, or of its items."""
+
+    short = ""
+
+    def apply(self, command: bytes, at: At) -> object:
+        if Short.short == "apply":
+            raise MemoryError
+        return super().apply(command, at)
+
+    def items(self) -> Iterator[bytes]:
+        if Short.short == "items":
+            raise MemoryError
+        return super().items()
+
+
+def test_short_memory_ends_a_snapshot_and_not_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(a: Replica[Short], b: Replica[Ledger]) -> None:
+        await opened(a, 1)
+        for short in ("apply", "items"):
+            monkeypatch.setattr(Short, "short", short)
+            with pytest.raises(Unavailable, match="memory was short while the snapshot of LSN"):
+                await a.snapshot()
+            monkeypatch.setattr(Short, "short", "")
+            assert not ends_in(cluster)
+            await a.log.clock.sleep(31)  # the grant lapses
+        async with new_log(cluster) as log, Replica(log, Short, name="ledger") as c:  # proves what others have written
+            await total_of(c)
+            monkeypatch.setattr(Short, "short", "apply")
+            info = await b.snapshot()
+            await a.log.clock.sleep(150)
+            assert await cursors_of(a) == {"machine": 1}
+            monkeypatch.setattr(Short, "short", "")
+            await a.log.clock.sleep(150)
+            assert await cursors_of(a) == {"machine": info.begin}
+            assert await total_of(c) == 10
+
+    with Cluster(seed=1) as cluster:
+        with_replicas(cluster, work, Short, Ledger)
+
+
+async def unproved(*given: Any) -> None: ...
+
+
 class Started(Ledger):
     """A ledger that draws lots once, when it begins."""
 
@@ -104,8 +149,6 @@ class Started(Ledger):
 
 def test_nothing_is_trimmed_behind_what_nobody_has_proved() -> None:
     """A snapshot that was ended without a proof is proved before the next one lets anything go."""
-    async def unproved(*given: Any) -> None: ...
-
     async def work(a: Replica[Started]) -> None:
         await opened(a, 1)
         with pytest.MonkeyPatch.context() as patch:
