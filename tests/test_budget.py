@@ -15,15 +15,15 @@ import pytest
 import typer
 
 ROOT = Path(__file__).parents[1]
-#: The most that there may be of each.
+#: The most that there may be of each. The directory of logs and hosting took 1,125 lines of alpo and 1,090 of sim.
 BUDGET = {
-    "lines of alpo": 49_825,
+    "lines of alpo": 50_950,
     "lines of cli": 10_500,
-    "lines of sim": 17_600,
-    "lines of tests": 69_990,
-    "files of alpo, cli and sim": 326,
+    "lines of sim": 18_690,
+    "lines of tests": 70_620,
+    "files of alpo, cli and sim": 337,
     "options of alpo and alpo-pipeline": 592,
-    "words of docs and README": 62_650,
+    "words of docs and README": 63_180,
 }
 #: The part of a number that may be left over.
 SPARE = 1 / 20

@@ -212,7 +212,8 @@ def test_the_machinery_stands_on_the_client_and_knows_no_machine() -> None:
 def test_what_clients_ask_and_are_told_stands_on_the_ground() -> None:
     path = ROOT / "alpo/core/requests.py"
     named = imports(ast.parse(path.read_text()), module_of(path), False)
-    assert {name.split(".")[2] for name in named if name.startswith("alpo.core.")} <= {"disk", "entries", "members"}
+    ground = {"directory", "disk", "entries", "members"}
+    assert {name.split(".")[2] for name in named if name.startswith("alpo.core.")} <= ground
 
 
 def test_core_has_no_randomness_of_its_own() -> None:

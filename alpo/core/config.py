@@ -52,6 +52,8 @@ class ReplicaConfig:
     part_slots_max: int = 1_000
     #: True if this server waits to be added to an existing cluster, and never founds one.
     joining: bool = False
+    #: True if the log is its cluster's first one, which holds the directory of the others (rules.md#logs).
+    first_log: bool = True
     #: Id of the only cluster that this server may join; b"": any.
     cluster_wanted: bytes = b""
 

@@ -60,6 +60,8 @@ class TableSave(NamedTuple):
     cursors: tuple[tuple[str, int], ...] = ()
     #: True if the state came with a `Snapshot`: entries up to ``applied_id`` may still come, and are not applied again.
     ahead: bool = False
+    #: The directory of logs, plain; None if no log was ever created besides the first.
+    directory: dict[str, Any] | None = None
 
 
 class Snapshot(NamedTuple):
@@ -172,5 +174,7 @@ class Boot:
     trim_lsn: int = 1
     #: Reader cursors, (name, LSN); as of ``applied_id``.
     cursors: tuple[tuple[str, int], ...] = ()
+    #: The directory of logs, plain (None: no log was ever created besides the first); as of ``applied_id``.
+    directory: dict[str, Any] | None = None
     #: The end of the cleaned part (R19): the log goes on from there, and ends there if it holds no entry.
     base: Base = NO_BASE

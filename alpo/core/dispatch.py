@@ -23,6 +23,7 @@ from .parts import Parts, Reign
 from .ranks import State
 from .ready import (
     AcceptClocks,
+    Begin,
     Clean,
     Connected,
     CopyLoaded,
@@ -45,15 +46,21 @@ from .requests import (
     AppendRun,
     ChangeMember,
     ChangeSettings,
+    CreateLog,
+    DeleteLog,
     DropCursor,
     DropSession,
+    FoundLog,
     Initialise,
     ListCursors,
+    ListLogs,
     ListSessions,
     OpenSession,
     Outcome,
     ReadIndex,
+    RenameLog,
     SetCursor,
+    SetLog,
     ShowSettings,
     Transfer,
     Trim,
@@ -149,6 +156,11 @@ def _at_leader(take: Callable[[Reign, Any], None]) -> Callable[[Parts, Any], Non
             r.not_leader(request)
 
     return taken
+
+
+def _found_log(r: Parts, each: FoundLog) -> None:
+    if r.reign is not None:
+        r.reign.operators.found_log(each)
 
 
 def _on_wrong_incarnation(r: Parts, sender: Identity, message: m.WrongIncarnation) -> None:
@@ -262,11 +274,18 @@ INPUTS: dict[type, Callable[[Parts, Any], None]] = {
     SetCursor: _ASK,
     DropCursor: _ASK,
     ListCursors: _ASK,
+    CreateLog: _ASK,
+    SetLog: _ASK,
+    RenameLog: _ASK,
+    DeleteLog: _ASK,
+    ListLogs: _ASK,
+    FoundLog: _found_log,
     Initialise: lambda r, each: r.first_start.initialise(each.origin),
     ChangeMember: _at_leader(lambda reign, each: reign.operators.change_member(each)),
     Transfer: _at_leader(lambda reign, each: reign.operators.transfer(each)),
     SnapshotLoaded: _on_snapshot,
     Stop: _stop,
+    Begin: lambda r, each: r.first_start.begin(each.first_list, each.settings),
     Tick: lambda r, each: None,
 }
 

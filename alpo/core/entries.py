@@ -94,6 +94,7 @@ class Kind(IntEnum):
     TRIM = 5
     CURSOR = 6
     SETTINGS = 7
+    LOGS = 8
 
 
 _KINDS = frozenset(map(int, Kind))

@@ -25,7 +25,7 @@ from .members import (
 from .messages import StartAnswer, StartQuestion
 from .requests import Code, Initialised, Origin
 from .settings import Settings
-from .shared import Shared
+from .shared import InvariantBroken, Shared
 
 #: The reason shown for a member that has not been heard from.
 NOT_ANSWERED = "has not answered"
@@ -85,6 +85,15 @@ class FirstStart:
         self._move(state)
         self.waits_for.clear()
         self._r.out.event("started", cluster=state.cluster.hex(), by="a base")
+
+    def begin(self, first_list: object, settings: object) -> None:
+        """Start with the first list of a log that the cluster's first log has founded, if our store is in it: so no
+        server is asked (rules.md#logs). Raises `InvariantBroken` if it is another log's."""
+        first, agreed = MemberList.from_plain(first_list), Settings.from_plain(settings)
+        if self._r.cfg.cluster_wanted not in (b"", first.digest()):
+            raise InvariantBroken(f"told to begin as another log than {self._r.cfg.cluster_wanted.hex()}")
+        if not self.started and first.is_voter(self._r.me):
+            self._start_with(first, agreed)
 
     def initialise(self, origin: Origin) -> None:
         """Take an operator's command to found the cluster; it is answered once the cluster has started, or refused."""

@@ -21,24 +21,47 @@ from typing import Any
 from . import settings as setting_rules
 from .changes import Changes
 from .cleaning import Cleaning
-from .entries import Kind, json_body
+from .directory import (
+    LOG_NAME_WANTED,
+    LOGS_MAX,
+    NONCE_BYTES,
+    LogOptions,
+    NamedLog,
+    create_body,
+    delete_body,
+    found_body,
+    options_body,
+    rename_body,
+    valid_log,
+)
+from .entries import INT_MAX, Kind, json_body
 from .machine.cursors import CURSORS_MAX, NAME_WANTED, drop_body, set_body, trim_body, valid_cursor
 from .machine.verdicts import Refuse
+from .members import MemberList
 from .replication import Replication
 from .requests import (
     ChangeMember,
     ChangeSettings,
     Code,
+    CreateLog,
     CursorIs,
     CursorsAre,
+    DeleteLog,
     DropCursor,
+    FoundLog,
     HandedOver,
     ListCursors,
+    ListLogs,
     ListSessions,
+    LogDeleted,
+    LogIs,
+    LogsAre,
     Origin,
     Outcome,
+    RenameLog,
     Sessions,
     SetCursor,
+    SetLog,
     SettingsAre,
     ShowSettings,
     Told,
@@ -205,6 +228,110 @@ class OperatorRequests:
         others = f" (and {len(behind) - 1} more)" if len(behind) > 1 else ""
         self._refuse(request.origin, Code.CURSOR_HOLDS, f"the cursor {name} needs LSN {lsn} and what follows{others}")
 
+    # -- logs (rules.md#logs) ---------------------------------------------------------------------------
+
+    def _create_log(self, request: CreateLog) -> None:
+        r, there = self._r, self._r.directory.head
+        made = next((log for log in there.logs if log.nonce == request.nonce), None)
+        if made is not None:
+            return self._serving.answer(LogIs(request.origin, made), r.log.last_id, taken=True)
+        if any(log.nonce == request.nonce for log in there.deleted):
+            return self._refuse(request.origin, Code.NO_SUCH_LOG, f"the log {request.name} was deleted since")
+        why = self._no_log(request)
+        if why:
+            return self._refuse(request.origin, Code.INVALID, why)
+        if there.named(request.name) is not None:
+            return self._refuse(request.origin, Code.LOG_EXISTS, f"there is a log {request.name} already")
+        if len(there.logs) >= LOGS_MAX:
+            return self._refuse(request.origin, Code.TOO_MANY_LOGS, f"there are {LOGS_MAX} logs already")
+        settings = setting_rules.Settings.from_plain(request.settings).to_plain()
+        log = NamedLog(there.next_number, request.name, request.nonce, request.options, settings)
+        entry = self._replication.append_special(Kind.LOGS, create_body(log))
+        self._serving.answer_once_guaranteed(LogIs(request.origin, log), entry.id)
+
+    def _no_log(self, request: CreateLog) -> str:
+        """The reason why a log can never be as it is asked for, in words; "" if it can."""
+        if not self._r.cfg.first_log:
+            return "logs are created in the cluster's first log"
+        if not valid_log(request.name):
+            return LOG_NAME_WANTED
+        if len(request.nonce) != NONCE_BYTES:
+            return f"a nonce is {NONCE_BYTES} bytes"
+        try:
+            settings = setting_rules.Settings.from_plain(request.settings)
+        except ValueError as error:
+            return str(error)
+        return setting_rules.problem(settings) or self._no_options(request.options)
+
+    def _no_options(self, options: LogOptions) -> str:
+        if any(not 0 <= value <= INT_MAX for value in options):
+            return "an option of a log is an integer from 0 on"
+        lead = self._r.members.latest.get(options.lead)
+        if options.lead and (lead is None or not self._r.members.latest.is_voter(lead.identity)):
+            return f"server {options.lead} is not a voting member, and cannot lead a log"
+        return ""
+
+    def found_log(self, request: FoundLog) -> None:
+        """Found a log, if it waits for that and this server may decide it."""
+        r, log = self._r, self._r.directory.head.get(request.number)
+        if not r.serves or log is None or log.first_list is not None or r.members.latest_id > r.guaranteed_id:
+            return
+        first, ours = MemberList.from_plain(request.members), r.members.latest
+        if {m.id for m in first.members} <= {m.id for m in ours.voters} and len(first.voters) >= ours.majority:
+            self._replication.append_special(Kind.LOGS, found_body(log.number, first))
+
+    def _named_log(self, request: SetLog | RenameLog | DeleteLog) -> NamedLog | None:
+        """The log that a request names; None if there is none, which is refused."""
+        log = self._r.directory.head.named(request.name)
+        if log is None:
+            self._refuse(request.origin, Code.NO_SUCH_LOG, f"there is no log {request.name}")
+        return log
+
+    def _set_log(self, request: SetLog) -> None:
+        log = self._named_log(request)
+        if log is None:
+            return
+        unknown = [name for name, _ in request.changes if name not in LogOptions._fields]
+        options = log.options if unknown else log.options._replace(**dict(request.changes))
+        why = f"no option {', '.join(unknown)} of a log" if unknown else self._no_options(options)
+        if why:
+            return self._refuse(request.origin, Code.INVALID, why)
+        self._change_log(request.origin, log, log._replace(options=options), options_body(log.number, options))
+
+    def _rename_log(self, request: RenameLog) -> None:
+        log = self._named_log(request)
+        if log is None:
+            return
+        if not valid_log(request.new):
+            return self._refuse(request.origin, Code.INVALID, LOG_NAME_WANTED)
+        if self._r.directory.head.named(request.new) not in (None, log):
+            return self._refuse(request.origin, Code.LOG_EXISTS, f"there is a log {request.new} already")
+        self._change_log(request.origin, log, log._replace(name=request.new), rename_body(log.number, request.new))
+
+    def _change_log(self, origin: Origin, log: NamedLog, wanted: NamedLog, body: bytes) -> None:
+        """Make ``wanted`` of a log by a LOGS entry of this body; answer at once if it is so already."""
+        if wanted == log:
+            return self._serving.answer(LogIs(origin, log), self._r.log.last_id, taken=True)
+        entry = self._replication.append_special(Kind.LOGS, body)
+        self._serving.answer_once_guaranteed(LogIs(origin, wanted), entry.id)
+
+    def _delete_log(self, request: DeleteLog) -> None:
+        r = self._r
+        gone = next((log for log in r.directory.head.deleted if log.ended == request.nonce), None)
+        if gone is not None:
+            return self._serving.answer(LogDeleted(request.origin, gone), r.log.last_id, taken=True)
+        log = self._named_log(request)
+        if log is None:
+            return
+        if len(request.nonce) != NONCE_BYTES:
+            return self._refuse(request.origin, Code.INVALID, f"a nonce is {NONCE_BYTES} bytes")
+        entry = self._replication.append_special(Kind.LOGS, delete_body(log.number, request.nonce))
+        self._serving.answer_once_guaranteed(LogDeleted(request.origin, r.directory.head.deleted[-1]), entry.id)
+
+    def _list_logs(self, request: ListLogs) -> None:
+        r = self._r
+        self._serving.answer(LogsAre(request.origin, r.directory.head), r.log.last_id, taken=False)
+
 
 _JUDGES: dict[type, Callable[[OperatorRequests, Any], None]] = {
     Outcome: lambda r, each: r._outcome(each),
@@ -217,4 +344,9 @@ _JUDGES: dict[type, Callable[[OperatorRequests, Any], None]] = {
     DropCursor: lambda r, each: r._drop_cursor(each),
     ListCursors: lambda r, each: r._list_cursors(each),
     Trim: lambda r, each: r._trim(each),
+    CreateLog: lambda r, each: r._create_log(each),
+    SetLog: lambda r, each: r._set_log(each),
+    RenameLog: lambda r, each: r._rename_log(each),
+    DeleteLog: lambda r, each: r._delete_log(each),
+    ListLogs: lambda r, each: r._list_logs(each),
 }

@@ -12,7 +12,7 @@ from .disk import Load, LoadCopy, LoadSnapshot, Snapshot, Write
 from .entries import Entry
 from .members import Identity
 from .messages import Envelope, Room
-from .requests import AppendRun, ReadIndex, Reply, Request
+from .requests import AppendRun, FoundLog, LogRequest, ReadIndex, Reply, Request
 
 
 class Received(NamedTuple):
@@ -124,6 +124,14 @@ class Slept(NamedTuple):
     asleep_s: float
 
 
+class Begin(NamedTuple):
+    """The first member list and settings, plain, with which a log besides the first was founded (rules.md#logs): a
+    server whose store is in that list begins with them, once."""
+
+    first_list: list[list[Any]]
+    settings: dict[str, int]
+
+
 class Tick(NamedTuple):
     """No event, only time that has passed: the deadline of the last `Ready` came."""
 
@@ -131,6 +139,7 @@ class Tick(NamedTuple):
 Input: TypeAlias = (
     Received | Connected | Disconnected | Moving | PeerGone | PeerAddress | Persisted | Loaded | Clean | Space
     | DamageFound | CopyLoaded | SnapshotLoaded | AppendRun | ReadIndex | Request | AcceptClocks | Slept | Stop | Tick
+    | Begin | FoundLog | LogRequest
 )
 
 

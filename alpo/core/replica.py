@@ -24,6 +24,7 @@ from .changes import Changes
 from .cleaning import Cleaning
 from .config import ReplicaConfig
 from .damage import Damage
+from .directory import Directory, listing_of
 from .disk import Base, Boot, TableSave
 from .disk_space import Disks
 from .dispatch import INPUTS, append_runs, can_wait
@@ -83,7 +84,8 @@ class Replica:
         self.trims = Trims(boot.trim_lsn)
         self.cursors = Cursors(boot.cursors, self.out.event)
         #: Replicated state, sessions and settings apart: in force from its entry on, undone by an expunge.
-        self._made = (self.members, self.trims, self.cursors)
+        self.directory = Directory(boot.directory)
+        self._made = (self.members, self.trims, self.cursors, self.directory)
         self.election = Election(self)
         self.damage = Damage(self, self.election)
         self.disks = Disks(self, self.damage)
@@ -406,6 +408,7 @@ class Replica:
         self.members.restore(MemberList.from_plain(table.members), table.members_id)
         self.trims.restore(table.trim_lsn)
         self.cursors.restore(Table(dict(table.cursors)))
+        self.directory.restore(listing_of(table.directory))
         self.cleaning.begin_anew()
         self.applied_id = table.applied_id
         self.guaranteed_id = self.fully_replicated_id = base.id

@@ -12,6 +12,7 @@ from collections.abc import Hashable, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple, TypeAlias
 
+from .directory import DeletedLog, Listing, LogOptions, NamedLog
 from .disk import SessionRow
 
 Origin: TypeAlias = Hashable
@@ -44,6 +45,9 @@ class Code(IntEnum):
     TOO_MANY_CURSORS = 41  # verdict on a new cursor
     CURSOR_HOLDS = 42  # verdict on a trim: ``detail`` names the cursor that needs those payloads
     NO_CURSOR = 43  # verdict on a cursor's drop: there is none of that name, or it is at another LSN
+    NO_SUCH_LOG = 44  # there is no log of that name (any more)
+    LOG_EXISTS = 45  # verdict on a new log, or a new name: there is one of that name
+    TOO_MANY_LOGS = 46  # verdict on a new log
     NO_RIGHT = 50  # never taken: the certificate lacks the role that ``detail`` names; in a Problem: it has none
 
 
@@ -333,6 +337,84 @@ class CursorsAre(NamedTuple):
     rows: tuple[tuple[str, int], ...]
 
 
+# -- logs besides the first (rules.md#logs); all but `FoundLog` are judged after a read round, like `Outcome`
+
+
+class CreateLog(NamedTuple):
+    """A request to create a log; ``nonce``: 16 bytes, fresh for each log; ``settings``: plain, all that it begins with.
+    With a nonce that has created a log already, that log is the answer. Refused with INVALID, LOG_EXISTS,
+    TOO_MANY_LOGS; with NO_SUCH_LOG if it was deleted since."""
+
+    origin: Origin
+    name: str
+    nonce: bytes
+    options: LogOptions
+    settings: dict[str, int]
+
+
+class FoundLog(NamedTuple):
+    """Word of this server's hosting that log ``number`` may begin with the plain member list ``members``: of those who
+    have made its store. No answer; the leader founds no log twice, and none while its own list is not guaranteed."""
+
+    number: int
+    members: list[list[Any]]
+
+
+class SetLog(NamedTuple):
+    """A request to change options of log ``name``: (name of the option, value). Refused with INVALID, NO_SUCH_LOG."""
+
+    origin: Origin
+    name: str
+    changes: tuple[tuple[str, int], ...]
+
+
+class RenameLog(NamedTuple):
+    """A request to call log ``name`` ``new``. Refused with INVALID, NO_SUCH_LOG, LOG_EXISTS."""
+
+    origin: Origin
+    name: str
+    new: str
+
+
+class DeleteLog(NamedTuple):
+    """A request to delete log ``name``; ``nonce``: 16 bytes, fresh. With one that has deleted a log already, that log
+    is the answer. Refused with NO_SUCH_LOG."""
+
+    origin: Origin
+    name: str
+    nonce: bytes
+
+
+class ListLogs(NamedTuple):
+    """A request for the directory."""
+
+    origin: Origin
+
+
+class LogIs(NamedTuple):
+    """Success: the log is in the directory as it is here, guaranteed. It need not be founded yet."""
+
+    origin: Origin
+    log: NamedLog
+
+
+class LogDeleted(NamedTuple):
+    """Success: the log is out of the directory, guaranteed. Servers may not have stopped it yet."""
+
+    origin: Origin
+    log: DeletedLog
+
+
+class LogsAre(NamedTuple):
+    """The directory, guaranteed."""
+
+    origin: Origin
+    listing: Listing
+
+
+LogAnswer: TypeAlias = LogIs | LogDeleted | LogsAre
+#: Requests of clients about logs.
+LogRequest: TypeAlias = CreateLog | SetLog | RenameLog | DeleteLog | ListLogs
 #: Requests that are passed to the core as they were received.
 Request: TypeAlias = (
     OpenSession | DropSession | ListSessions | Outcome | Initialise | Trim | ChangeMember | Transfer | ShowSettings
@@ -340,4 +422,4 @@ Request: TypeAlias = (
 )
 #: Replies that are sent as the core gives them.
 Answer: TypeAlias = Appended | Opened | Sessions | Told | Trimmed | MembersChanged | HandedOver | SettingsAre
-Reply: TypeAlias = Answer | Refused | ReadAt | Dropped | Initialised | CursorIs | CursorsAre
+Reply: TypeAlias = Answer | Refused | ReadAt | Dropped | Initialised | CursorIs | CursorsAre | LogAnswer

@@ -49,6 +49,7 @@ from .requests import (
     DropSession,
     ListCursors,
     ListSessions,
+    LogRequest,
     Opened,
     OpenSession,
     Origin,
@@ -67,7 +68,7 @@ from .shared import Shared
 #: Requests that wait for a read round.
 Asking: TypeAlias = (
     ReadIndex | Outcome | ListSessions | ChangeMember | Transfer | ShowSettings | ChangeSettings | SetCursor
-    | DropCursor | ListCursors | Trim | AppendRun
+    | DropCursor | ListCursors | Trim | AppendRun | LogRequest
 )
 
 

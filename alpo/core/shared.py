@@ -15,6 +15,7 @@ from collections.abc import Container, Mapping
 from typing import Any, Protocol
 
 from .config import ReplicaConfig
+from .directory import Directory
 from .disk import Base, TableSave
 from .entries import Entry
 from .log import Log, LogClock
@@ -196,6 +197,10 @@ class Shared(Protocol):
     @property
     def cursors(self) -> Cursors:
         """The readers' cursors at the head of the log."""
+
+    @property
+    def directory(self) -> Directory:
+        """The logs that the cluster keeps besides this one, if this is the first."""
 
     # -- changes of state -------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from .directory import listing_of
 from .disk import Base, LoadSnapshot, SessionRow, Snapshot, StartState, TableSave
 from .entries import serials_of
 from .first_start import FirstStart
@@ -57,6 +58,7 @@ def table_save(r: Shared, base: Base | None) -> TableSave | None:
     return TableSave(
         r.guaranteed_id, horizon_ms, changed, ended, members.to_plain(), members_id,
         r.sessions.settings_at(r.guaranteed_id).to_plain(), r.trims.trim_lsn, r.cursors.rows_at(r.guaranteed_id),
+        directory=r.directory.plain_at(r.guaranteed_id),
     )
 
 
@@ -80,6 +82,8 @@ def snapshot_head(snapshot: Snapshot, first_list: object, settings: object) -> s
     table = snapshot.table._asdict()
     for name in ("changed", "ended", "ahead"):
         del table[name]
+    if snapshot.table.directory is None:  # servers of before there were several logs know no such field
+        del table["directory"]
     fields = {"base": list(snapshot.base), "table": table, "first_list": first_list, "first_settings": settings}
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
@@ -95,6 +99,7 @@ def parse_head(text: str, rows: list[SessionRow], digest: bytes) -> tuple[Base, 
     if any(type(plain[name]) is not int for name in ("applied_id", "horizon_ms", "members_id", "trim_lsn")):
         raise ValueError("a mark of the state is no integer")
     table = TableSave(changed=rows, ended=[], ahead=True, **plain)
+    listing_of(table.directory)
     if table.applied_id < base.id:
         raise ValueError("the state is older than the base")
     settings = Settings.from_plain(fields["first_settings"])

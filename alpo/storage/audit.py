@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from operator import add
 from typing import Any, NamedTuple
 
+from alpo.core.directory import Listing, changed, listing_of
 from alpo.core.disk import NO_BASE, Base, SessionRow
 from alpo.core.entries import DIGEST_BYTES, DamagedEntry, Entry, Kind, parse_body
 from alpo.core.machine.table import SessionState
@@ -247,6 +248,14 @@ class _Replay:
             for row in saved.sessions for serial, id, lsn, epoch, digest in row.slots if id > base.id
         }
         self._members: tuple[int, Any] | None = None
+        self._directory = Listing() if self._whole else self._saved_directory()
+
+    def _saved_directory(self) -> Listing:
+        try:
+            return listing_of(self._saved.applied.get("directory"))
+        except ValueError as error:
+            self._verdict.add(0, 0, f"the saved directory of logs: {error}")
+            return Listing()
 
     def _load(self) -> None:
         applied = self._saved.applied
@@ -276,6 +285,8 @@ class _Replay:
                 self._verdict.add(entry.id, entry.id, wrong)
             self._table.apply(entry)
             self._table.settle(entry.id)
+            if entry.kind == Kind.LOGS:
+                self._take_logs(entry)
         elif entry.id in self._remembered:
             said = entry.client, (entry.serial, entry.lsn, entry.epoch, entry.digest)
             if self._remembered.pop(entry.id) != said:
@@ -284,6 +295,12 @@ class _Replay:
             self._members = entry.id, _members_of(entry)
         if entry.id == self._applied_id:
             self._compare()
+
+    def _take_logs(self, entry: Entry) -> None:
+        try:
+            self._directory = changed(self._directory, parse_body(entry))
+        except ValueError as error:  # also `DamagedEntry`
+            self._verdict.add(entry.id, entry.id, f"does not change the directory of logs: {error}")
 
     def _compare(self) -> None:
         """Compare the replay with the saved table, at the entry that the table was saved at."""
@@ -296,6 +313,8 @@ class _Replay:
             if made != kept.state():
                 names = _differing(made[2], kept.state()[2])
                 add(0, 0, f"the saved session table is not what the log makes: {names or 'settings or horizon'}")
+            if self._directory != self._saved_directory():
+                add(0, 0, "the saved directory of logs is not what the log makes")
         elif self._remembered:
             add(0, 0, f"the session table remembers entry {min(self._remembered)}, which is not in the log")
         if self._members is not None and self._members != (applied["members_id"], applied["members"]):

@@ -179,6 +179,8 @@ def applied_to_json(table: TableSave, sessions: int) -> str:
         "ahead": table.ahead,
         "sessions": sessions,
     }
+    if table.directory is not None:
+        fields["directory"] = table.directory
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
 

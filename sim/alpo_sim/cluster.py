@@ -126,7 +126,7 @@ class Cluster:
         )
         if record:
             self.stage.record = []
-        checks = Checks(self.stage)
+        checks = self.checks = Checks(self.stage)
         self.history, self.safety, self.tables, self.lists = checks.history, checks.safety, checks.tables, checks.lists
         self.stage.on_send, self.stage.on_reply, self.stage.on_ready = self._on_send, self._on_reply, self._on_ready
         self.links = Links(o.network, self.rng, list(self.stage.hosts))

@@ -128,6 +128,17 @@ def test_the_table_that_a_cleaning_needs_is_saved_with_it(bench: Bench) -> None:
     assert (boot.sessions, boot.applied_id, boot.trim_lsn) == ([row("a", 5)], 7, 4)
 
 
+def test_the_directory_of_logs_is_saved_with_the_table(bench: Bench) -> None:
+    directory = {"logs": [], "deleted": [], "next": 3}
+    assert bench.store.boot().directory is None
+    bench.store.commit([write(_log(), table=table(1, [row("a")])._replace(directory=directory))])
+    assert bench.reopen().boot().directory == directory
+    snapshot = bench.store.read_snapshot()
+    assert snapshot is not None and snapshot.table.directory == directory
+    bench.store.commit([write([], table=table(2, []))])
+    assert bench.reopen().boot().directory is None
+
+
 def test_cursors_are_saved_with_the_table(bench: Bench) -> None:
     cursors = (("nightly", 5), ("täglich", 1 << 62))
     assert bench.store.boot().cursors == ()

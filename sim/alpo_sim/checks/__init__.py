@@ -72,6 +72,10 @@ INVARIANTS = {
     "answered": "nobody waits for a server that leads no more (R24, R25)",
     "referral": "a server that does not lead sends no client back to itself (R24)",
     "hung disk": "a server whose disk hangs neither canvasses nor answers those that ask for votes (R34)",
+    "directory": "the directory of logs is what the first log says, equal on all servers at equal ids, and told so",
+    "founding": "a log is founded once, by a majority of the first log's voters, under a number and an id of its own",
+    "files": "no store is moved away whose log is not deleted",
+    "deleted": "no append to a log is acknowledged once its deletion is done",
     "disturbed": (
         "a server that comes back from a partition deposes no healthy leader (R2), nor do late requests (R4), nor one "
         "to defer (R6); no candidate makes way for a lesser one"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from alpo.core.entries import Entry
 
 from ..stage import Stage
@@ -19,6 +21,8 @@ class Checks:
     """All checks, which watch ``stage`` from now on. The stage's director tells ``history`` of requests and replies."""
 
     def __init__(self, stage: Stage) -> None:
+        #: Called with each entry of the one log too.
+        self.also: list[Callable[[Entry], None]] = []
         self.tables = TableChecks(stage.settings)
         self.safety = Safety(stage, self._guaranteed, lambda: self.lists.latest)
         self.history = History(self.safety, self.tables.model, stage.settings)
@@ -34,3 +38,5 @@ class Checks:
         self.lists.taken(entry)
         self.tables.guaranteed(entry)
         self.history.guaranteed(entry)
+        for call in self.also:
+            call(entry)

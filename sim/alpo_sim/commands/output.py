@@ -52,10 +52,11 @@ def mutated(name: str) -> AbstractContextManager[None]:
     return nullcontext() if mutation is None else mutation.applied()
 
 
-def flags(servers: int | None, seconds: int | None, mutation: str | None) -> str:
+def flags(servers: int | None, seconds: int | None, mutation: str | None, logs: bool = False) -> str:
     """The options of a command line that name a world, each after a space; "" if none is given."""
     given = {"servers": servers, "seconds": seconds, "mutation": mutation or None}
-    return "".join(f" --{name} {value}" for name, value in given.items() if value is not None)
+    said = "".join(f" --{name} {value}" for name, value in given.items() if value is not None)
+    return f"{said} --logs" if logs else said
 
 
 def bar(time_column: ProgressColumn | None = None, console: Console | None = None) -> Progress:

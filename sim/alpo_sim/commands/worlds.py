@@ -29,6 +29,9 @@ from .output import CORES, Jobs, Mutation, Seconds, Servers, bar, flags, mutated
 Seed = Annotated[
     int | None, typer.Option("--seed", min=0, help="What everything is drawn from; drawn itself if not given.")
 ]
+Logs = Annotated[
+    bool, typer.Option("--logs", help="Hosts that keep several logs, which operators create, rename and delete.")
+]
 SECONDS = 60
 
 
@@ -37,6 +40,7 @@ def run(
     servers: Servers = None,
     seconds: Seconds = None,
     mutation: Mutation = None,
+    logs: Logs = False,
     trace: Annotated[Path | None, typer.Option("--trace", help="Write every step, message and fault here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -47,12 +51,15 @@ def run(
       alpo-sim run --seed 7
       alpo-sim run --seed 7 --servers 5 --trace run.txt
       alpo-sim run --seed 7 --mutation M1
+      alpo-sim run --seed 7 --logs
     """
+    if logs and mutation:
+        raise typer.BadParameter("a mutation has a world of its own, with several logs if that is what it is about")
     if trace is not None:
         a_new_file(trace, "--trace")
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     with mutated(mutation or ""):
-        world = world_of(seed, servers, seconds, mutation)
+        world = drawn(seed, servers, seconds, True) if logs else world_of(seed, servers, seconds, mutation)
         if trace is None:
             verdict = run_world(world)
         else:
@@ -62,8 +69,17 @@ def run(
     if as_json:
         typer.echo(json.dumps(to_json(verdict, mutation)))
     else:
-        _show(verdict, mutation, servers, seconds)
+        _show(verdict, repeat(verdict, mutation, servers, seconds, logs))
     raise typer.Exit(0 if verdict.ok else 1)
+
+
+def drawn(seed: int, servers: int | None, seconds: int | None, logs: bool, *, record: bool = False) -> World:
+    """The world that is drawn from a seed; ``logs``: with several logs."""
+    if not logs:
+        return World(Options.draw(seed, servers=servers, seconds=seconds or SECONDS), record=record)
+    from ..logs.world import LogsWorld, draw
+
+    return LogsWorld(draw(seed, servers=servers, seconds=seconds or SECONDS), record=record)
 
 
 def world_of(
@@ -74,7 +90,7 @@ def world_of(
     ``record``: keep all actions in `Stage.record`.
     """
     if not mutation:
-        return World(Options.draw(seed, servers=servers, seconds=seconds or SECONDS), record=record)
+        return drawn(seed, servers, seconds, False, record=record)
     from ..mutations import MUTATIONS
 
     options = MUTATIONS[mutation].options(seed)
@@ -94,12 +110,14 @@ def to_json(verdict: Verdict, mutation: str | None = None) -> dict[str, object]:
     return fields | ({"mutation": mutation} if mutation else {})
 
 
-def repeat(verdict: Verdict, mutation: str | None, servers: int | None, seconds: int | None) -> str:
+def repeat(
+    verdict: Verdict, mutation: str | None, servers: int | None, seconds: int | None, logs: bool = False
+) -> str:
     """The command line that repeats a run."""
-    return f"alpo-sim run --seed {verdict.options.seed}{flags(servers, seconds, mutation)}"
+    return f"alpo-sim run --seed {verdict.options.seed}{flags(servers, seconds, mutation, logs)}"
 
 
-def _show(verdict: Verdict, mutation: str | None, servers: int | None, seconds: int | None) -> None:
+def _show(verdict: Verdict, again: str) -> None:
     """Print the result of a run; the invariant that broke goes to stderr."""
     o = verdict.options
     typer.echo(
@@ -117,23 +135,24 @@ def _show(verdict: Verdict, mutation: str | None, servers: int | None, seconds: 
         return
     typer.echo(f"BROKEN  {verdict.invariant}: {verdict.detail}", err=True)
     typer.echo(f"        {INVARIANTS.get(verdict.invariant, '')}", err=True)
-    typer.echo(f"repeat  {repeat(verdict, mutation, servers, seconds)}", err=True)
+    typer.echo(f"repeat  {again}", err=True)
 
 
 SAY_EVERY_S = 30.0
 
 
-def run_seed(seed: int, servers: int | None, seconds: int | None) -> Verdict:
+def run_seed(seed: int, servers: int | None, seconds: int | None, logs: bool = False) -> Verdict:
     """Run the world of one seed."""
-    return run_world(World(Options.draw(seed, servers=servers, seconds=seconds or SECONDS)))
+    return run_world(drawn(seed, servers, seconds, logs))
 
 
 def verdicts(
-    first: int, last: int, jobs: int, servers: int | None, seconds: int | None, until_s: float = math.inf
+    first: int, last: int, jobs: int, servers: int | None, seconds: int | None, until_s: float = math.inf,
+    logs: bool = False,
 ) -> Iterator[Verdict]:
     """Yield a verdict for each seed, in order. No run begins after ``until_s`` of the monotonic clock."""
     seeds = takewhile(lambda seed: time.monotonic() < until_s, range(first, last + 1))
-    yield from spread((partial(run_seed, seed, servers, seconds) for seed in seeds), jobs, 2)
+    yield from spread((partial(run_seed, seed, servers, seconds, logs) for seed in seeds), jobs, 2)
 
 
 def parse_range(text: str) -> tuple[int, int]:
@@ -156,6 +175,7 @@ def seeds(
     servers: Servers = None,
     seconds: Seconds = None,
     limit_s: Annotated[float | None, typer.Option("--limit-s", min=1, help="Begin no new seed after so long.")] = None,
+    logs: Logs = False,
 ) -> None:
     """Run many worlds, and stop at the first that breaks. Exit 1 then, with the command that repeats it.
 
@@ -164,6 +184,7 @@ def seeds(
       alpo-sim seeds 1..1000
       alpo-sim seeds 1..200 --servers 5 --jobs 2
       alpo-sim seeds --limit-s 600
+      alpo-sim seeds 1..500 --logs
     """
     if which is None and limit_s is None:
         raise typer.BadParameter("say which seeds (1..1000), or for how long (--limit-s 600) to take fresh ones")
@@ -178,7 +199,7 @@ def seeds(
     began, done, steps, cpu_s, acknowledged = time.monotonic(), 0, 0, 0.0, 0
     with bar() as progress:
         task = progress.add_task("seeds", total=last - first + 1 if which is not None else None)
-        for verdict in verdicts(first, last, jobs, servers, seconds, until_s):
+        for verdict in verdicts(first, last, jobs, servers, seconds, until_s, logs):
             done += 1
             steps += verdict.steps
             cpu_s += verdict.cpu_s
@@ -190,7 +211,7 @@ def seeds(
             if not verdict.ok:
                 progress.stop()
                 typer.echo(f"BROKEN  seed {verdict.options.seed}: {verdict.invariant}: {verdict.detail}", err=True)
-                typer.echo(f"repeat  {repeat(verdict, None, servers, seconds)}", err=True)
+                typer.echo(f"repeat  {repeat(verdict, None, servers, seconds, logs)}", err=True)
                 raise typer.Exit(1)
     if not done:
         raise typer.Exit(0)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from .disks import DISKS, SNAPSHOTS
 from .elections import ELECTIONS
 from .log import LOG, MARKS, RUNS
+from .logs import LOGS
 from .members import MEMBERS
 from .mutation import Mutation
 from .operators import OPERATORS
@@ -27,11 +28,11 @@ from .waits import HANGS, WAITS
 
 def _order(mutation: Mutation) -> tuple[int, int, str]:
     name = mutation.name
-    return "MNSGPWH".index(name[0]), int("".join(filter(str.isdigit, name))), name
+    return "MNSGPWHL".index(name[0]), int("".join(filter(str.isdigit, name))), name
 
 
-_ALL = (*SNAPSHOTS, *DISKS, *ELECTIONS, *LOG, *MARKS, *MEMBERS, *OPERATORS, *SESSIONS, *RUNS, *WAITS, *HANGS)
-#: Name -> mutation, in the order M, N, S, G, P, W, H.
+_ALL = (*SNAPSHOTS, *DISKS, *ELECTIONS, *LOG, *MARKS, *MEMBERS, *OPERATORS, *SESSIONS, *RUNS, *WAITS, *HANGS, *LOGS)
+#: Name -> mutation, in the order M, N, S, G, P, W, H, L.
 MUTATIONS = {m.name: m for m in sorted(_ALL, key=_order)}
 
 __all__ = ["MUTATIONS", "Caught", "Mutation", "hunt", "hunts", "spared"]

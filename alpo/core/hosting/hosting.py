@@ -1,0 +1,187 @@
+"""`Hosting`: one server's stores of the logs besides the first: made, run, stopped and moved, by the directory alone.
+
+Laws:
+
+* A server acts on the guaranteed directory only, and on no other cluster's stores.
+* What is told of a store is on disk.
+* A store begins with a log's first list only under the very incarnation that the list has. Any other store of that log
+  founds nothing: the log's leader adds it.
+* Files go by proof only: a store is moved once the guaranteed directory of its own cluster lacks its number, and has
+  given it out. A directory that is behind, or of another cluster, proves nothing.
+* What a peer has told is forgotten when its connection ends: it may have stopped since, or have lost its store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from alpo.core.directory import DeletedLog, NamedLog
+from alpo.core.members import Identity, MemberList
+
+from .leading import Leading, blocked
+from .words import (
+    Action,
+    Facts,
+    Follow,
+    FoundStore,
+    HostEvent,
+    HostMessage,
+    LogHello,
+    MakeStore,
+    MoveStore,
+    RunLog,
+    StopLog,
+    StoreState,
+    Tell,
+    ToldLog,
+)
+
+
+class Hosting:
+    """The hosting of server ``me`` (its id), which has ``found`` these stores. ``timeout_s``: the election timeout."""
+
+    def __init__(self, me: int, found: Iterable[FoundStore], timeout_s: float) -> None:
+        self.me = me
+        self._stores = {store.number: store for store in found}
+        self._making: set[int] = set()
+        #: Logs that were told to run, to stop, or whose store was told to move, and have not done so.
+        self._running: set[int] = set()
+        self._stopping: set[int] = set()
+        self._moving: set[int] = set()
+        self._last_members: dict[int, tuple[int, ...]] = {}
+        self._told: dict[int, dict[int, ToldLog]] = {}
+        self._who: dict[int, Identity] = {}
+        self._new_peers: list[int] = []
+        self._said: LogHello | None = None
+        self._complained: set[int] = set()
+        self._leading = Leading(me, timeout_s)
+
+    # -- news -------------------------------------------------------------------------------------------
+
+    def connected(self, peer: Identity) -> None:
+        """Note a new connection to ``peer``, over which it will tell of its logs."""
+        self._who[peer.id] = peer
+        self._told.pop(peer.id, None)
+        self._new_peers.append(peer.id)
+
+    def gone(self, id: int) -> None:
+        """Note that there is no connection to server ``id`` any more."""
+        self._who.pop(id, None)
+        self._told.pop(id, None)
+
+    def heard(self, peer: Identity, message: HostMessage) -> None:
+        """Take a message of a peer that is connected."""
+        if self._who.get(peer.id) != peer:
+            return
+        if isinstance(message, Follow):
+            self._leading.follow(message)
+        else:
+            self._told[peer.id] = {told.number: told for told in message.logs}
+
+    def made(self, store: FoundStore) -> None:
+        """Note that a store was made, and is on disk."""
+        self._making.discard(store.number)
+        self._stores[store.number] = store
+
+    def stopped(self, number: int) -> None:
+        """Note that a log runs here no more, and will not be run again."""
+        self._stopping.discard(number)
+        self._running.discard(number)
+
+    def moved(self, number: int) -> None:
+        """Note that the store of a deleted log was moved away."""
+        self._moving.discard(number)
+        self._stores.pop(number, None)
+
+    # -- steps ------------------------------------------------------------------------------------------
+
+    def step(self, facts: Facts, now_s: float) -> list[Action]:
+        """Tell what is to be done now. Steps are taken after news, and at `deadline_s`."""
+        actions: list[Action] = []
+        if facts.cluster:
+            for log in facts.listing.logs:
+                self._keep(log, facts, actions)
+            for number in [number for number in self._stores if facts.listing.get(number) is None]:
+                self._let_go(number, facts, actions)
+        told = {**self._told, self.me: {each.number: each for each in self._tell(facts)}}
+        self._leading.step(facts, told, self._who, now_s, actions)
+        hello = LogHello(tuple(told[self.me].values()))
+        if hello != self._said:
+            self._said, self._new_peers = hello, []
+            actions.append(Tell(None, hello))
+        for peer in self._new_peers:
+            actions.append(Tell(peer, hello))
+        self._new_peers = []
+        return actions
+
+    def deadline_s(self) -> float:
+        """The time of the next step, monotonic seconds, if no news comes before."""
+        return self._leading.deadline_s
+
+    def deleting(self, facts: Facts, gone: DeletedLog) -> bool:
+        """True if a log that is deleted might still take an append somewhere, as far as is told."""
+        told = {**self._told, self.me: {each.number: each for each in self._tell(facts)}}
+        return not blocked(gone, facts.members, told)
+
+    def _keep(self, log: NamedLog, facts: Facts, actions: list[Action]) -> None:
+        """Have the store of a log that is not deleted, and run it once the log is founded."""
+        store = self._stores.get(log.number)
+        if store is None:
+            if log.number not in self._making:
+                self._making.add(log.number)
+                actions.append(MakeStore(log.number, log.name))
+            return
+        if store.cluster != facts.cluster:
+            self._complain(log.number, "there is a store of another cluster's log of this number", actions)
+            return
+        if log.first_list is None or log.number in self._running:
+            return
+        self._running.add(log.number)
+        first = MemberList.from_plain(log.first_list)
+        listed = first.is_voter(Identity(self.me, store.incarnation))
+        actions.append(RunLog(log, first if listed else None))
+
+    def _let_go(self, number: int, facts: Facts, actions: list[Action]) -> None:
+        """Stop a log that the directory lacks, then move its store; only if the directory proves that it is deleted."""
+        store = self._stores[number]
+        if store.cluster != facts.cluster or not facts.listing.lacks(number):
+            self._complain(number, "there is a store of a log that the directory does not know", actions)
+        elif number in self._running:
+            if number not in self._stopping:
+                self._stopping.add(number)
+                if number in facts.logs:
+                    self._last_members[number] = _ids(facts.logs[number].members)
+                actions.append(StopLog(number))
+        elif number not in self._moving:
+            self._moving.add(number)
+            actions.append(MoveStore(number))
+
+    def _complain(self, number: int, why: str, actions: list[Action]) -> None:
+        if number not in self._complained:
+            self._complained.add(number)
+            actions.append(HostEvent("log_store_ignored", number, why))
+
+    def _tell(self, facts: Facts) -> list[ToldLog]:
+        """List what this server tells of its logs, by number."""
+        told: list[ToldLog] = []
+        if not facts.cluster:
+            return told
+        for log in facts.listing.logs:
+            store, runs = self._stores.get(log.number), facts.logs.get(log.number)
+            if store is None or store.cluster != facts.cluster:
+                continue
+            if runs is None:
+                told.append(ToldLog(log.number, store.incarnation, store.state))
+            else:
+                told.append(ToldLog(log.number, store.incarnation, runs.state, runs.leader, _ids(runs.members)))
+        for gone in facts.listing.deleted:
+            if gone.number not in self._running:
+                members = self._last_members.get(gone.number, ())
+                told.append(ToldLog(gone.number, b"", StoreState.STOPPED, 0, members))
+        return told
+
+
+def _ids(members: MemberList) -> tuple[int, ...]:
+    return tuple(member.id for member in members.replicas)
+
+

@@ -1,0 +1,476 @@
+"""`LogsWorld`: a random run of hosts that keep several logs, from one seed.
+
+The first log, its clients and the faults are those of a `World`; each further log is a `OneLog` on the same hosts,
+which crash, are paused and cut off as wholes, and lose one store or all. What the hosts' hostings say to each other
+goes over connections of their own, in order.
+
+Demands at the end, besides those that each log must meet by itself: every log that is not deleted has a leader and the
+first log's members, no store waits, and every store of a deleted log was moved away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from alpo.core.directory import NamedLog
+from alpo.core.entries import Entry
+from alpo.core.hosting.hosting import Hosting
+from alpo.core.hosting.words import (
+    HOSTING,
+    Action,
+    Change,
+    Facts,
+    Found,
+    FoundStore,
+    HandLog,
+    HostMessage,
+    LogFacts,
+    MakeStore,
+    MoveStore,
+    RunLog,
+    StopLog,
+    StoreState,
+    Tell,
+)
+from alpo.core.members import StartStatus
+from alpo.core.ready import Begin
+from alpo.core.replica import Replica
+from alpo.core.requests import Appended, FoundLog, Reply, Transfer
+from alpo.core.settings import Settings
+
+from ..actors import begin
+from ..checks import Broken
+from ..clients import Clients
+from ..cluster import Cluster
+from ..host import Host
+from ..options import MS, SECOND, Options
+from ..world import World, demand_members, demand_progress, demand_settled
+from .checks import DirectoryChecks
+from .operators import LogOperator
+
+#: Time, once all is whole, until every log has the members and stores that it is to have.
+HOSTED_WITHIN_US = 30 * SECOND
+#: Interval at which hosts look whether they reach each other.
+_LOOK_US = 100 * MS
+
+
+class OneLog(Cluster):
+    """The servers of one log. Their time, pauses, stalls and cuts are those of the hosts; `LogsWorld` boots and crashes
+    them. ``dead``: so many of its first stores were lost before it began that it never will."""
+
+    def __init__(self, world: LogsWorld, log: NamedLog) -> None:
+        self._world = world
+        self.number = log.number
+        o = world.options
+        hosts = len(world.stage.hosts)
+        super().__init__(replace(
+            o, seed=o.seed * 1000 + log.number, servers=0, spares=hosts, auto_init=True, misconfigured=False, wipes=0,
+            stewards=0, priorities=(), settings=Settings.from_plain(log.settings),
+            limits=(*o.limits, ("first_log", False)), load=replace(o.load, writers=2, readers=1, keepers=0),
+        ))
+        self.stage.now_us = world.now_us
+        self.paused_until, self.stalled_until = world.paused_until, world.stalled_until
+        self.links.cut, self.links.lossy = dict(world.links.cut), world.links.lossy
+        self.clients = Clients(self, world.faults)
+        #: Stores that were lost before any had begun.
+        self.early_lost = 0
+        self._begun = False
+
+    # -- time is the world's ----------------------------------------------------------------------------
+
+    def at(self, when_us: int, call: Callable[..., None], *args: Any) -> None:
+        self._world.at(when_us, self._call, call, args)
+
+    def _call(self, call: Callable[..., None], args: tuple[Any, ...]) -> None:
+        self.stage.now_us = self._world.now_us
+        call(*args)
+
+    def run_until(self, until_us: int, condition: Callable[[], bool] = lambda: False) -> bool:
+        def holds() -> bool:
+            self.stage.now_us = self._world.now_us
+            return condition()
+
+        return self._world.run_until(until_us, holds)
+
+    # -- what the hosts do ------------------------------------------------------------------------------
+
+    def run_on(self, id: int, log: NamedLog, first_list: list[list[Any]] | None) -> None:
+        """Boot this log's replica on a host; with its first list, if the host's store is in that."""
+        self.stage.now_us = self._world.now_us
+        self.stage.limits["cluster_wanted"] = log.id
+        self.boot(id)
+        if first_list is not None:
+            self.ask(id, Begin(first_list, log.settings))
+        if not self._begun:
+            self._begun = True
+            begin(self.clients)
+
+    def end_on(self, id: int) -> None:
+        """End this log's replica on a host, with its process or alone."""
+        self.stage.now_us = self._world.now_us
+        self.crash(id)
+
+    def lose_store(self, id: int) -> None:
+        """Give a host that is down an empty disk of this log."""
+        self.stage.now_us = self._world.now_us
+        self.stage.wipe(id)
+
+    def set_cuts(self, cut: list[tuple[int, int]]) -> None:
+        self.stage.now_us = self._world.now_us
+        super().set_cuts(cut)
+
+    def calm_down(self) -> None:
+        """Let servers that were paused, or whose disk was stalled, go on."""
+        self.stage.now_us = self._world.now_us
+        for host in self.stage.hosts.values():
+            if host.replica is not None:
+                if self._committing[host.id]:
+                    self._finish_commit(host)
+                self.poke(host)
+
+    def _on_ready(self, host: Host, may_stop: bool) -> None:
+        super()._on_ready(host, may_stop)
+        self._world.look_soon(host.id)
+
+    def _on_reply(self, host: Host, reply: Reply) -> None:
+        if reply.origin == HOSTING:
+            return
+        if isinstance(reply, Appended) and self.number in self._world.done:
+            raise Broken("deleted", f"server {host.id} acknowledges an append to log {self.number}, which is deleted")
+        super()._on_reply(host, reply)
+        self.clients.replied(host.id, reply)
+
+
+class LogsWorld(World):
+    """Random run with several logs. ``done``: numbers of deleted logs of which some leader has said that it is done."""
+
+    def __init__(self, options: Options, *, record: bool = False) -> None:
+        self.logs: dict[int, OneLog] = {}
+        self.done: set[int] = set()
+        self.directory = DirectoryChecks()
+        super().__init__(options, record=record)
+        ids = list(self.stage.hosts)
+        self.hostings: dict[int, Hosting] = {}
+        self._stores: dict[int, dict[int, FoundStore]] = {id: {} for id in ids}
+        #: Host -> number -> id of the cluster that a store is being made for.
+        self._making: dict[int, dict[int, bytes]] = {id: {} for id in ids}
+        self._looking: dict[int, int] = dict.fromkeys(ids, 0)
+        self._epoch: dict[tuple[int, int], int] = {}
+        self._joined: set[tuple[int, int]] = set()
+        self._last_us: dict[tuple[int, int], int] = {}
+        self.checks.also.append(self._taken)
+        self.after(_LOOK_US, self._reach)
+        if options.wipes:
+            self.after(self.span_us(SECOND, 20 * SECOND), self._lose_store)
+
+    def _taken(self, entry: Entry) -> None:
+        self.directory.taken(entry, self.lists.guaranteed[0][1] if self.lists.guaranteed else None)
+
+    # -- hosts ------------------------------------------------------------------------------------------
+
+    def boot(self, id: int) -> None:
+        if self.up(id):
+            return
+        super().boot(id)
+        stores = [self._state_of(id, store) for store in self._stores[id].values()]
+        self.hostings[id] = Hosting(id, stores, self.options.election_timeout_us / SECOND)
+        self.look_soon(id)
+
+    def _state_of(self, id: int, store: FoundStore) -> FoundStore:
+        boot = self.logs[store.number].stage.hosts[id].store.boot()
+        started = boot.start.status is StartStatus.STARTED
+        return store._replace(
+            incarnation=boot.me.incarnation, state=StoreState.STARTED if started else StoreState.EMPTY
+        )
+
+    def crash(self, id: int) -> None:
+        super().crash(id)
+        self._crashed(id)
+
+    def _leave(self, id: int, boots: int) -> None:
+        super()._leave(id, boots)
+        if not self.up(id):
+            self._crashed(id)
+
+    def _crashed(self, id: int) -> None:
+        self.hostings.pop(id, None)
+        for log in self.logs.values():
+            log.end_on(id)
+        making, self._making[id] = self._making[id], {}
+        for number, cluster in making.items():
+            if self.rng.random() < 0.5:  # it was on disk already
+                self._put_store(id, number, cluster)
+
+    def wipe(self, id: int) -> None:
+        """Lose the disk of the first log; all stores with it, if that leaves the other logs enough."""
+        super().wipe(id)
+        held = [self.logs[number] for number in self._stores[id]]
+        if all(self._may_lose(log, id) for log in held) and self.rng.random() < 0.6:
+            for log in held:
+                self._lose(id, log)
+
+    def set_cuts(self, cut: list[tuple[int, int]]) -> None:
+        super().set_cuts(cut)
+        for log in self.logs.values():
+            log.set_cuts(cut)
+
+    # -- stores -----------------------------------------------------------------------------------------
+
+    def _put_store(self, id: int, number: int, cluster: bytes) -> None:
+        log = self.logs[number]
+        log.lose_store(id)  # an empty disk of a fresh incarnation
+        incarnation = log.stage.hosts[id].store.boot().me.incarnation
+        self._stores[id][number] = FoundStore(number, incarnation, StoreState.EMPTY, cluster)
+
+    def _may_lose(self, log: OneLog, id: int) -> bool:
+        """True if the promise of a log holds without its store on a host."""
+        if log.lists.latest is not None:
+            return id in log.disks.that_may_go()
+        row = self.directory.now.get(log.number)
+        return row is not None and row.first_list is None and not log.early_lost and len(self.stage.hosts) > 2
+
+    def _lose(self, id: int, log: OneLog) -> None:
+        if log.lists.latest is None:
+            log.early_lost += 1
+        del self._stores[id][log.number]
+        log.lose_store(id)
+
+    def _lose_store(self) -> None:
+        """Lose the store of one log on one host, and boot the host again."""
+        if not self.faults.on:
+            return
+        fit = [
+            (id, log) for id, stores in self._stores.items() for number in stores
+            if self._may_lose(log := self.logs[number], id)
+        ]
+        if fit:
+            id, log = self.rng.choice(fit)
+            self.faults.counts["lose store"] = self.faults.counts.get("lose store", 0) + 1
+            self.crash(id)
+            if log.number in self._stores[id]:
+                self._lose(id, log)
+            self.after(self.span_us(), self.boot, id)
+        self.after(self.span_us(SECOND, 20 * SECOND), self._lose_store)
+
+    # -- connections between hostings -------------------------------------------------------------------
+
+    def _reach(self) -> None:
+        """Connect hosts that reach each other, and end the connections of those that do not."""
+        ids = list(self.stage.hosts)
+        for a in ids:
+            for b in ids:
+                if a < b:
+                    whole = a in self.hostings and b in self.hostings and self.links.connected(a, b)
+                    if whole != ((a, b) in self._joined):
+                        self._join(a, b, whole)
+        self.after(_LOOK_US, self._reach)
+
+    def _join(self, a: int, b: int, whole: bool) -> None:
+        self._epoch[a, b] = self._epoch.get((a, b), 0) + 1
+        (self._joined.add if whole else self._joined.discard)((a, b))
+        for one, other in ((a, b), (b, a)):
+            hosting = self.hostings.get(one)
+            if hosting is not None and whole:
+                hosting.connected(self.stage.hosts[other].running.me)
+            elif hosting is not None:
+                hosting.gone(other)
+            self.look_soon(one)
+
+    def _tell(self, id: int, peer: int, message: HostMessage) -> None:
+        pair = min(id, peer), max(id, peer)
+        if pair not in self._joined or not self.up(peer):
+            return
+        arrivals = self.links.arrivals_us(self.now_us, id, peer)
+        if not arrivals:  # a connection loses nothing but by its end
+            self._join(*pair, False)
+            return
+        at_us = self._last_us[id, peer] = max(arrivals[0], self._last_us.get((id, peer), 0))
+        self.at(at_us, self._heard, id, peer, self._epoch[pair], message)
+
+    def _heard(self, id: int, peer: int, epoch: int, message: HostMessage) -> None:
+        pair = min(id, peer), max(id, peer)
+        if self._epoch.get(pair) == epoch and pair in self._joined and id in self.hostings and peer in self.hostings:
+            self.hostings[peer].heard(self.stage.hosts[id].running.me, message)
+            self.look_soon(peer)
+
+    # -- what hostings do -------------------------------------------------------------------------------
+
+    def _on_ready(self, host: Host, may_stop: bool) -> None:
+        super()._on_ready(host, may_stop)
+        if hasattr(self, "hostings"):
+            self.look_soon(host.id)
+
+    def look_soon(self, id: int) -> None:
+        """Have a host's hosting take a step within the next moment."""
+        if self._looking[id] <= self.now_us:
+            self._looking[id] = self.now_us + 1 + self.rng.randrange(MS)
+            self.at(self._looking[id], self._look, id)
+
+    def _look(self, id: int) -> None:
+        hosting, host = self.hostings.get(id), self.stage.hosts[id]
+        if hosting is None or host.replica is None:
+            return
+        if self.paused_until[id] > self.now_us:
+            self._looking[id] = self.paused_until[id]
+            self.at(self.paused_until[id], self._look, id)
+            return
+        replica = host.replica
+        self.directory.compare(replica)
+        facts = self.facts(id, replica)
+        for action in hosting.step(facts, host.mono_s(self.now_us)):
+            self._act(id, action)
+        if facts.leads:
+            self.done |= {gone.number for gone in facts.listing.deleted if not hosting.deleting(facts, gone)}
+        due_us = host.when_us(hosting.deadline_s())
+        if due_us < 1 << 60:
+            self.at(max(due_us, self.now_us + 1), self._look_again, id, host.boots)
+
+    def _look_again(self, id: int, boots: int) -> None:
+        if self.stage.hosts[id].boots == boots:
+            self.look_soon(id)
+
+    def facts(self, id: int, replica: Replica) -> Facts:
+        """View of a host's hosting."""
+        leadership = replica.leadership
+        leads = replica.serves and leadership is not None and leadership.first_id <= replica.guaranteed_id
+        logs = {
+            number: facts_of(running) for number, log in self.logs.items()
+            if (running := log.stage.hosts[id].replica) is not None
+        }
+        return Facts(
+            replica.cluster, replica.directory.guaranteed, replica.members.latest, replica.members.latest_id,
+            replica.members.latest_id <= replica.guaranteed_id, leads, logs,
+        )
+
+    def _act(self, id: int, action: Action) -> None:
+        if isinstance(action, MakeStore):
+            row = self.directory.now.get(action.number) or _unfounded(self.stage.hosts[id].running, action.number)
+            if action.number not in self.logs:
+                self.logs[action.number] = OneLog(self, row)
+            self._making[id][action.number] = self.stage.hosts[id].running.cluster
+            self.after(self.rng.randrange(20 * MS), self._made, id, self.stage.hosts[id].boots, action.number)
+        elif isinstance(action, RunLog):
+            first = None if action.first_list is None else action.first_list.to_plain()
+            self.logs[action.log.number].run_on(id, action.log, first)
+        elif isinstance(action, StopLog | MoveStore):
+            end = self._stopped if isinstance(action, StopLog) else self._moved
+            self.after(self.rng.randrange(20 * MS), end, id, self.stage.hosts[id].boots, action.number)
+        elif isinstance(action, Tell):
+            peers = list(self.stage.hosts) if action.peer is None else [action.peer]
+            for peer in peers:
+                if peer != id:
+                    self._tell(id, peer, action.message)
+        elif isinstance(action, Found):
+            self.ask(id, FoundLog(action.number, action.first_list.to_plain()))
+        elif isinstance(action, Change):
+            log = self.logs[action.number]
+            log.disks.removing_until_us = self.now_us + 15 * SECOND
+            self._ask_log(id, log, action.request)
+        elif isinstance(action, HandLog):
+            self._ask_log(id, self.logs[action.number], Transfer(HOSTING, action.target))
+
+    def _ask_log(self, id: int, log: OneLog, request: Any) -> None:
+        if log.up(id):
+            log.stage.now_us = self.now_us
+            log.ask(id, request)
+
+    def _made(self, id: int, boots: int, number: int) -> None:
+        if self.stage.hosts[id].boots == boots and number in self._making[id] and id in self.hostings:
+            self._put_store(id, number, self._making[id].pop(number))
+            self.hostings[id].made(self._stores[id][number])
+            self.look_soon(id)
+
+    def _stopped(self, id: int, boots: int, number: int) -> None:
+        if self.stage.hosts[id].boots == boots and id in self.hostings:
+            self.logs[number].end_on(id)
+            self.hostings[id].stopped(number)
+            self.look_soon(id)
+
+    def _moved(self, id: int, boots: int, number: int) -> None:
+        if self.stage.hosts[id].boots == boots and id in self.hostings:
+            self.directory.may_move(id, number)
+            self._stores[id].pop(number, None)
+            self.hostings[id].moved(number)
+            self.look_soon(id)
+
+    # -- the run ----------------------------------------------------------------------------------------
+
+    def live(self) -> list[OneLog]:
+        """The logs that are not deleted, and can begin."""
+        return [log for number, log in self.logs.items() if self.directory.now.get(number) is not None]
+
+    def run(self) -> None:
+        """Run load, operators and faults for `Options.seconds`, then heal everything and demand progress of each log.
+        Raises `Broken`."""
+        operators = [LogOperator(self.clients, self.directory) for _ in range(2)]
+        super().run()
+        for operator in operators:
+            operator.closing = True
+        for log in self.logs.values():
+            log.links.quiet = True
+            log.calm_down()
+        ends_us = self.now_us + HOSTED_WITHIN_US
+        while not self.run_until(min(self.now_us + SECOND, ends_us), lambda: not self.missing()):
+            if self.now_us >= ends_us:
+                raise Broken("no progress", f"hosted logs are not as they should be: {self.missing()}")
+        for log in self.live():
+            if not log.early_lost or log.leader() is not None:
+                demand_members(log.clients)
+                demand_progress(log.clients, "whole")
+                log.clients.wind_down()
+                demand_settled(log.clients)
+
+    def missing(self) -> list[str]:
+        """A sentence for each log that is not yet as it should be."""
+        leader, said = self.leader(), []
+        if leader is None:
+            return ["nobody leads the first log"]
+        wanted = {member.id for member in leader.members.latest.replicas}
+        for log in self.live():
+            top = log.leader()
+            if log.early_lost and top is None:
+                continue
+            if top is None:
+                said.append(f"nobody leads log {log.number}")
+            elif {member.id for member in top.members.latest.replicas} != wanted:
+                said.append(f"log {log.number} has other members than the first")
+        for id, stores in self._stores.items():
+            if self.up(id) and id in wanted:
+                said += [f"server {id} keeps deleted log {n}" for n in stores if self.directory.now.get(n) is None]
+                said += [f"server {id} has no store of log {row.number}" for row in self.directory.now.logs
+                         if row.number not in stores]
+        return said
+
+
+def facts_of(replica: Replica) -> LogFacts:
+    """View that a hosting has of a replica."""
+    leadership, members = replica.leadership, replica.members
+    leads = replica.serves and leadership is not None and leadership.first_id <= replica.guaranteed_id
+    changing = members.latest_id > replica.guaranteed_id or (
+        replica.changes is not None and replica.changes.pending is not None
+    )
+    state = StoreState.STARTED if replica.first_start.started else StoreState.EMPTY
+    ready: tuple[int, ...] = ()
+    if leads and leadership is not None:
+        ready = tuple(
+            member.id for member in members.other_voters()
+            if member.id in replica.connected and leadership.peers[member.id].match_id >= replica.guaranteed_id
+        )
+    return LogFacts(state, leads, replica.leader_id, members.latest, changing, ready)
+
+
+def _unfounded(replica: Replica, number: int) -> NamedLog:
+    log = replica.directory.guaranteed.get(number)
+    assert log is not None
+    return log
+
+
+def draw(seed: int, *, servers: int | None = None, seconds: int = 60) -> Options:
+    """The options of the world of ``seed``: three to five hosts by default, and no kind of founding but the usual."""
+    drawn = Options.draw(seed, servers=servers or (3, 3, 3, 4, 5)[seed % 5], seconds=seconds)
+    return replace(
+        drawn, auto_init=True, misconfigured=False, aimed=False, last_down=0, last_topology="whole",
+        faults=tuple(name for name in drawn.faults if name != "move"), stewards=min(drawn.stewards, 1),
+    )

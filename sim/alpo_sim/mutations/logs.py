@@ -1,0 +1,110 @@
+"""Mutations of the directory and of hosting (rules.md#logs)."""
+
+from __future__ import annotations
+
+from alpo.core import directory, snapshots
+from alpo.core.directory import Directory, Listing
+from alpo.core.hosting import hosting, leading
+from alpo.core.hosting.leading import Leading
+from alpo.core.operator_requests import OperatorRequests
+from alpo.storage.memory import MemoryStore
+
+from ..logs.world import LogsWorld, OneLog
+from ..options import MS, SECOND
+from .mutation import Mutation, edit, swap
+from .worlds import IDLE, SAVING, SLOW, world
+
+
+def _keeps_incarnation(log: OneLog, id: int) -> None:
+    """Give a host an empty disk that passes for the one that was lost."""
+    host = log.stage.hosts[id]
+    incarnation = host.store.boot().me.incarnation
+    log.stage.wipe(id)
+    host.store = MemoryStore(id, incarnation=incarnation)
+
+
+#: Lines by which a leader founds every log again.
+_AGAIN = """if log.first_list is not None:
+                self._found(log, facts, told, who, now_s, actions)
+            if log.first_list is None:"""
+_QUIET = {"seconds": 12, "load": IDLE}
+_PLAIN = world(fault_every_us=500 * MS, **_QUIET)
+_TORN = world(network=SLOW, faults=("isolate", "cut", "crash"), **_QUIET)
+_ACKNOWLEDGING = world(network=SLOW, faults=("isolate", "cut", "crash"))
+_LOSING = world(fault_every_us=SECOND, wipes=4)
+_CHANGING = world(seconds=8, load=IDLE, fault_every_us=2 * SECOND, spares=1, stewards=1)
+_CRASHING = world(fault_every_us=200 * MS, faults=("crash", "crash_all"), limits=SAVING, **_QUIET)
+_BROUGHT_UP = world(fault_every_us=SECOND, wipes=4, limits=SAVING, **_QUIET)
+
+
+def _made(name: str, rule: str, title: str, harm: str, patches: object, where: object, by: tuple[str, ...],
+          **more: object) -> Mutation:
+    return Mutation(name, rule, title, harm, patches, where, by, makes=LogsWorld, **more)  # type: ignore[arg-type]
+
+
+_SEEN = ("directory", "founding", "files", "alarm", "deleted", "no progress")
+
+LOGS = (
+    _made(
+        "L1", "logs", "a server acts on the directory at the head of its log",
+        "stores and first lists are made of entries that are expunged: two logs under one number",
+        (edit(Directory, "_derive", ("self._stack[0][1]", "self._stack[-1][1]")),), _TORN, _SEEN,
+    ),
+    _made(
+        "L2", "logs", "a log is founded a second time", "two first lists, so two logs under one name",
+        (edit(directory, "_founded", ("if log.first_list is not None:", "if False:")),
+         edit(OperatorRequests, "found_log", (" or log.first_list is not None", "")),
+         edit(Leading, "step", ("if log.first_list is None:", _AGAIN)),
+         edit(Leading, "_found", (" and store.state is StoreState.EMPTY", ""))),
+        _PLAIN, _SEEN,
+    ),
+    _made(
+        "L3", "logs", "a log is founded with fewer than a majority", "an append rests on one disk",
+        (edit(Leading, "_found", ("if len(first) < facts.members.majority:", "if not first:"),
+              ("if len(first) < len(facts.members.voters) and now_s < enough_s:", "if False:")),
+         edit(OperatorRequests, "found_log", (" and len(first.voters) >= ours.majority", ""))),
+        _PLAIN, _SEEN,
+    ),
+    _made(
+        "L4", "logs", "a store is moved away because the directory does not have it",
+        "a directory that is behind costs a log its store",
+        (edit(Listing, "lacks", ("FIRST_NUMBER < number < self.next_number and ", "")),), _CRASHING, ("files",),
+    ),
+    _made(
+        "L5", "logs", "a deletion is done once one server has stopped the log", "the others acknowledge appends to it",
+        (edit(hosting, "blocked", ("len(others) < min(len(each) // 2 + 1 for each in lists)",
+                                   "any(log.state is StoreState.STOPPED for log in there.values())")),),
+        _ACKNOWLEDGING, ("deleted",),
+    ),
+    _made(
+        "L6", "logs", "the number of a deleted log is given out again", "clients and stores take one log for the other",
+        (edit(directory, "_deleted", ("listing._replace(", "listing._replace(next_number=log.number, ")),),
+        _PLAIN, _SEEN,
+    ),
+    _made(
+        "L7", "R30", "a log's store that was lost comes back under its old incarnation",
+        "what it had promised is forgotten",
+        (swap(OneLog, "lose_store", _keeps_incarnation),), _LOSING,
+        ("alarm", "one log", "guaranteed on a majority", "leader completeness", "one leader a term", "gapless",
+         "nothing guaranteed expunged", "log matching", "sent once", "durable before sent", "fully replicated",
+         "founding"),
+    ),
+    _made(
+        "L8", "logs", "the leader of a log follows no removal", "a server that was removed leads it for ever",
+        (edit(leading, "next_change", ("if member.id not in target:", "if False:")),), _CHANGING, ("no progress",),
+    ),
+    _made(
+        "L9", "logs", "a snapshot leaves the directory out", "a server that was brought up by one knows of no log",
+        (edit(snapshots, "snapshot_head", ("if snapshot.table.directory is None:", "if True:")),),
+        _BROUGHT_UP, ("directory",),
+    ),
+    _made(
+        "L10", "logs", "the directory is left out of what is saved", "a server that starts again knows of no log",
+        (edit(Directory, "plain_at", ("None if listing == Listing() else listing.to_plain()", "None")),),
+        _CRASHING, ("directory", "alarm"),
+    ),
+    _made(
+        "L11", "logs", "an expunge leaves the directory as it was", "two servers have different logs",
+        (swap(Directory, "expunge", lambda self, from_id: None),), _TORN, ("directory", "alarm"),
+    ),
+)

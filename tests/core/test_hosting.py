@@ -1,0 +1,260 @@
+"""Hosting: what one server does by the directory, and by what the others tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from alpo.core.directory import DeletedLog, Listing, LogOptions, NamedLog
+from alpo.core.hosting.hosting import Hosting
+from alpo.core.hosting.leading import BETWEEN_S, FIT_S, blocked, next_change, preferred
+from alpo.core.hosting.words import (
+    HOSTING,
+    Change,
+    Facts,
+    Follow,
+    Found,
+    FoundStore,
+    HandLog,
+    HostEvent,
+    LogFacts,
+    LogHello,
+    MakeStore,
+    MoveStore,
+    RunLog,
+    StopLog,
+    StoreState,
+    Tell,
+    ToldLog,
+)
+from alpo.core.members import Identity, Member, MemberList, Role
+from alpo.core.requests import ChangeMember, MemberStep
+from alpo.core.settings import Settings
+
+CLUSTER = b"c" * 16
+T_S = 0.5
+EMPTY, STARTED, STOPPED = StoreState
+
+
+def members(*ids: int, gone: tuple[int, ...] = ()) -> MemberList:
+    listed = [Member(id, f"h{id}:7100", 0, bytes([id]) * 16, Role.VOTER) for id in ids]
+    return MemberList.of([*listed, *(Member(id, "", 0, bytes([id]) * 16, Role.GONE) for id in gone)])
+
+
+def log(number: int = 2, first: MemberList | None = None, lead: int = 0) -> NamedLog:
+    made = NamedLog(number, f"log-{number}", b"n" * 16, LogOptions(lead=lead), Settings().to_plain())
+    return made if first is None else made._replace(first_list=first.to_plain(), id=first.digest())
+
+
+def facts(*logs: NamedLog, **more: Any) -> Facts:
+    deleted = more.pop("deleted", ())
+    listing = Listing(logs, deleted, more.pop("next_number", 9))
+    return Facts(**{
+        "cluster": CLUSTER, "listing": listing, "members": members(1, 2, 3), "members_id": 0, "members_sure": True,
+        "leads": False, "logs": {}, **more,
+    })
+
+
+def store(number: int = 2, incarnation: bytes = b"s" * 16, cluster: bytes = CLUSTER) -> FoundStore:
+    return FoundStore(number, incarnation, EMPTY, cluster)
+
+
+def told(*peers: int, state: StoreState = EMPTY, **more: Any) -> dict[int, LogHello]:
+    return {id: LogHello((ToldLog(2, bytes([id]) * 16, state, **more),)) for id in peers}
+
+
+def hosting(*stores: FoundStore, peers: dict[int, LogHello] | None = None) -> Hosting:
+    made = Hosting(1, stores, T_S)
+    for id, hello in (peers or {}).items():
+        made.connected(Identity(id, bytes([id]) * 16))
+        made.heard(Identity(id, bytes([id]) * 16), hello)
+    return made
+
+
+def done(actions: list[Any]) -> list[Any]:
+    return [action for action in actions if not isinstance(action, Tell)]
+
+
+# -- stores -------------------------------------------------------------------------------------------------
+
+
+def test_a_store_is_made_told_and_run_once_the_log_is_founded() -> None:
+    host = hosting(peers={2: LogHello(())})
+    assert host.step(facts(log()), 0.0) == [MakeStore(2, "log-2"), Tell(None, LogHello(()))]
+    assert done(host.step(facts(log()), 0.1)) == []
+    host.made(store())
+    assert host.step(facts(log()), 0.2) == [Tell(None, LogHello((ToldLog(2, b"s" * 16, EMPTY),)))]
+    own = MemberList.of([Member(1, "h1:7100", 0, b"s" * 16, Role.VOTER), *members(2).members])
+    founded = log(first=own)
+    assert host.step(facts(founded), 0.3) == [RunLog(founded, own)]
+    runs = {2: LogFacts(STARTED, False, 2, own)}
+    says = LogHello((ToldLog(2, b"s" * 16, STARTED, 2, (1, 2)),))
+    assert host.step(facts(founded, logs=runs), 0.4) == [Tell(None, says)]
+
+
+def test_another_store_than_the_listed_one_begins_nothing() -> None:
+    host = hosting(store(incarnation=b"x" * 16))
+    founded = log(first=members(1, 2))
+    assert done(host.step(facts(founded), 0.0)) == [RunLog(founded, None)]
+
+
+def test_nothing_is_done_before_the_first_log_has_started() -> None:
+    host = hosting(store())
+    assert host.step(facts(log(3), cluster=b""), 0.0) == [Tell(None, LogHello(()))]
+
+
+@pytest.mark.parametrize(("number", "next_number", "cluster", "moves"), [
+    (2, 3, CLUSTER, True), (2, 2, CLUSTER, False), (2, 3, b"d" * 16, False), (5, 3, CLUSTER, False),
+])
+def test_files_go_by_proof_only(number: int, next_number: int, cluster: bytes, moves: bool) -> None:
+    host = hosting(store(number, cluster=cluster))
+    found = done(host.step(facts(next_number=next_number), 0.0))
+    if moves:
+        assert found == [MoveStore(number)]
+        assert done(host.step(facts(next_number=next_number), 0.1)) == []
+        host.moved(number)
+        assert done(host.step(facts(next_number=next_number), 0.2)) == []
+    else:
+        assert [type(each) for each in found] == [HostEvent]
+        assert done(host.step(facts(next_number=next_number), 0.1)) == []  # said once
+
+
+def test_a_store_of_another_cluster_under_a_number_in_use_is_left_alone() -> None:
+    host = hosting(store(cluster=b"d" * 16))
+    found = done(host.step(facts(log(first=members(1, 2))), 0.0))
+    assert [type(each) for each in found] == [HostEvent]
+    assert host.step(facts(log(first=members(1, 2))), 0.1) == []
+
+
+def test_a_deleted_log_is_stopped_then_moved_and_told_so() -> None:
+    first = members(1, 2, 3)
+    gone = DeletedLog(2, "log-2", b"n" * 16, b"e" * 16, first.digest(), (1, 2, 3))
+    host = hosting(store(), peers={2: LogHello(())})
+    host.step(facts(log(first=first)), 0.0)
+    runs = {2: LogFacts(STARTED, False, 2, first)}
+    after = facts(deleted=(gone,), logs=runs)
+    assert done(host.step(after, 0.1)) == [StopLog(2)]
+    assert host.deleting(after, gone)
+    host.stopped(2)
+    after = facts(deleted=(gone,))
+    assert host.step(after, 0.2) == [MoveStore(2), Tell(None, LogHello((ToldLog(2, b"", STOPPED, 0, (1, 2, 3)),)))]
+    assert host.deleting(after, gone)
+    host.heard(Identity(2, b"\2" * 16), LogHello((ToldLog(2, b"", STOPPED, 0, (1, 2, 3)),)))
+    assert not host.deleting(after, gone)
+
+
+def test_a_new_connection_is_told_and_what_an_old_one_told_is_forgotten() -> None:
+    host = hosting(store(), peers=told(2, 3))
+    first = host.step(facts(log(), leads=True), 0.0)
+    assert [type(each) for each in done(first)] == [Found]
+    host = hosting(store(), peers=told(2, 3))
+    host.gone(2)
+    host.connected(Identity(3, b"\3" * 16))
+    assert done(host.step(facts(log(), leads=True), 0.0)) == []
+    host = hosting(store(), peers=told(2))
+    host.step(facts(log()), 0.0)
+    host.connected(Identity(3, b"\3" * 16))
+    assert host.step(facts(log()), 0.1) == [Tell(3, LogHello((ToldLog(2, b"s" * 16, EMPTY),)))]
+    host.heard(Identity(3, b"?" * 16), told(3)[3])  # an identity that is not connected
+    assert done(host.step(facts(log(), leads=True), 9.0)) == []
+
+
+# -- founding -----------------------------------------------------------------------------------------------
+
+
+def test_a_log_is_founded_by_all_or_by_a_majority_after_two_timeouts() -> None:
+    host = hosting(store(), peers=told(2))
+    waits = facts(log(), leads=True)
+    assert done(host.step(waits, 10.0)) == [] and host.deadline_s() == 10.0 + 2 * T_S
+    found, = done(host.step(waits, 11.0))
+    assert isinstance(found, Found)
+    assert [(m.id, m.incarnation) for m in found.first_list.members] == [(1, b"s" * 16), (2, b"\2" * 16)]
+    assert done(host.step(waits, 11.1)) == [] and done(host.step(waits, 11.5)) == [found]
+
+
+@pytest.mark.parametrize("more", [
+    {"leads": False}, {"members_sure": False}, {"members": members(1, 4, 5)}, {"cluster": b""},
+])
+def test_nothing_is_founded_that_is_not_for_this_server_to_found(more: dict[str, Any]) -> None:
+    host = hosting(store(), peers=told(2))
+    for now_s in (0.0, 5.0, 10.0):
+        assert not [each for each in host.step(facts(log(), **{"leads": True, **more}), now_s) if type(each) is Found]
+
+
+def test_a_store_that_has_started_founds_nothing() -> None:
+    host = hosting(store(), peers=told(2, 3, state=STARTED))
+    assert done(host.step(facts(log(), leads=True), 9.0)) == []
+
+
+# -- members ------------------------------------------------------------------------------------------------
+
+
+def test_the_leader_of_a_log_is_told_of_other_members() -> None:
+    host = hosting(store(), peers=told(2, state=STARTED, leader=2, members=(1, 2)))
+    first = members(1, 2)
+    leads = facts(log(first=first), leads=True, members_id=7, logs={2: LogFacts(STARTED, False, 2, first)})
+    assert Tell(2, Follow(2, 7, members(1, 2, 3))) in host.step(leads, 0.0)
+    assert not [each for each in host.step(leads, 0.1) if isinstance(each, Tell) and isinstance(each.message, Follow)]
+    assert Tell(2, Follow(2, 7, members(1, 2, 3))) in host.step(leads, T_S)
+
+
+def test_the_leader_of_a_log_follows_one_change_at_a_time_and_nothing_older() -> None:
+    host = hosting(store(), peers=told(2))
+    peer, now = Identity(2, b"\2" * 16), members(1, 2, 4)
+    leads = {2: LogFacts(STARTED, True, 1, now)}
+    host.heard(peer, Follow(2, 7, members(1, 2, 3, gone=(4,))))
+    host.heard(peer, Follow(2, 6, members(1, 2, 5)))
+    founded = log(first=members(1, 2))
+    add = Change(2, ChangeMember(HOSTING, MemberStep.ADD, 3, "h3:7100", 0))
+    assert add in host.step(facts(founded, logs=leads), 0.0)
+    changing = {2: leads[2]._replace(changing=True)}
+    assert add not in host.step(facts(founded, logs=changing), T_S)
+    leads = {2: LogFacts(STARTED, True, 1, members(1, 2, 3, 4))}
+    remove = Change(2, ChangeMember(HOSTING, MemberStep.REMOVE, 4, "", 0))
+    assert remove in host.step(facts(founded, logs=leads), 2 * T_S)
+    assert next_change(members(1, 2, 3, gone=(4,)), members(1, 2, 3)) is None
+
+
+@pytest.mark.parametrize(("first", "lists", "follow", "stopped", "done_"), [
+    ((1, 2, 3), {}, (1, 2, 3), (1,), False), ((1, 2, 3), {}, (1, 2, 3), (1, 2), True),
+    ((1, 2), {}, (1, 2, 3), (1,), False), ((1, 2), {}, (1, 2, 3), (1, 3), True),
+    ((1, 2, 3), {}, (1, 2, 3, 4, 5), (4, 5), False), ((1, 2, 3), {}, (1, 2, 3, 4, 5), (1, 2, 3, 4), True),
+    ((1, 2, 3), {1: (1,)}, (1, 4, 5), (4, 5), False), ((), {}, (1, 2, 3), (2, 3), True),
+])
+def test_a_deletion_is_done_once_no_majority_is_left(
+    first: tuple[int, ...], lists: dict[int, tuple[int, ...]], follow: tuple[int, ...], stopped: tuple[int, ...],
+    done_: bool,
+) -> None:
+    gone = DeletedLog(2, "a", b"n" * 16, b"e" * 16, b"", first)
+    there = {id: {2: ToldLog(2, b"", STOPPED)} for id in stopped}
+    there |= {id: {2: ToldLog(2, b"", STARTED, 0, ids)} for id, ids in lists.items()}
+    assert blocked(gone, members(*follow), there) is done_
+
+
+# -- who leads ----------------------------------------------------------------------------------------------
+
+
+def test_a_log_is_handed_to_the_server_that_should_lead_it_once_that_was_fit_for_long() -> None:
+    host = hosting(store(2), store(3))
+    rows = [log(number, members(1, 2, 3), lead=2) for number in (2, 3)]
+    runs = {number: LogFacts(STARTED, True, 1, members(1, 2, 3), ready=(2, 3)) for number in (2, 3)}
+
+    def handed(now_s: float, **more: Any) -> list[int]:
+        others = {3: runs[3]} if now_s <= FIT_S else {}
+        actions = host.step(facts(*rows, logs={2: runs[2]._replace(**more), **others}), now_s)
+        return [each.number for each in actions if isinstance(each, HandLog)]
+
+    assert handed(0.0) == [] and host.deadline_s() <= FIT_S
+    assert handed(30.0, ready=(3,)) == []  # not fit for a moment
+    assert handed(31.0) == []
+    assert handed(FIT_S) == [3]
+    assert handed(FIT_S + 31.0, changing=True) == []
+    assert handed(FIT_S + 32.0) == [] and handed(2 * FIT_S + 32.0) == [2]
+    assert handed(2 * FIT_S + 33.0) == [] and BETWEEN_S < FIT_S
+
+
+def test_without_a_wish_logs_are_spread_by_number() -> None:
+    assert [preferred(log(number), members(1, 3, 5)) for number in (2, 3, 4)] == [5, 1, 3]
+    assert preferred(log(2, lead=9), members(1, 3, 5)) == 5 and preferred(log(2, lead=3), members(1, 3, 5)) == 3
+    assert preferred(log(2), MemberList(())) == 0

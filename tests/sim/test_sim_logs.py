@@ -1,0 +1,48 @@
+"""Several logs on the same hosts: worlds in which every check holds, and in which enough happens."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from alpo_sim.logs.world import LogsWorld, draw
+from alpo_sim.main import app
+from alpo_sim.world import run_world
+
+
+@pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(100, 150))])
+def test_every_check_holds(seed: int) -> None:
+    verdict = run_world(LogsWorld(draw(seed, seconds=20)))
+    assert verdict.ok, verdict
+
+
+def test_logs_are_created_written_and_deleted_under_faults() -> None:
+    """Else the checks would hold of nothing."""
+    founded = deleted = acknowledged = lost = 0
+    for seed in (3, 6, 8):
+        world = LogsWorld(draw(seed, seconds=15))
+        verdict = run_world(world)
+        assert verdict.ok, verdict
+        founded += len([log for log in world.logs.values() if log.lists.latest is not None])
+        deleted += len(world.done)
+        acknowledged += sum(log.history.acknowledged for log in world.logs.values())
+        lost += world.faults.counts.get("lose store", 0)
+    assert founded > 6 and deleted > 1 and acknowledged > 200 and lost > 2
+
+
+def test_a_seed_runs_alike_each_time() -> None:
+    one, two = (LogsWorld(draw(6, seconds=5)) for _ in range(2))
+    assert run_world(one)._replace(cpu_s=0) == run_world(two)._replace(cpu_s=0)
+    assert one.directory.listings == two.directory.listings
+    assert {n: log.history.acknowledged for n, log in one.logs.items()} == {
+        n: log.history.acknowledged for n, log in two.logs.items()
+    }
+
+
+def test_they_are_had_from_the_command_line() -> None:
+    result = CliRunner().invoke(app, ["run", "--seed", "6", "--seconds", "5", "--logs"])
+    assert result.exit_code == 0 and "every check held" in result.output
+    result = CliRunner().invoke(app, ["seeds", "6..7", "--seconds", "3", "--logs", "--jobs", "1"])
+    assert result.exit_code == 0 and "2 seeds, every check held" in result.output
+    result = CliRunner().invoke(app, ["run", "--logs", "--mutation", "L1"])
+    assert result.exit_code == 2 and "a mutation has a world of its own" in result.output

@@ -1,0 +1,51 @@
+"""Complete search of creating, founding and deleting a log, within bounds; and rules broken in it."""
+
+from __future__ import annotations
+
+import pytest
+
+from alpo.core.directory import Listing
+from alpo.core.hosting.hosting import Hosting
+from alpo.core.hosting.leading import Leading
+from alpo_sim.checks import Broken
+from alpo_sim.logs.complete import Bounds, Search
+from alpo_sim.mutations.mutation import Patch, edit
+
+NOTHING = Bounds(crashes=0, losses=0, leaders=0, waits=0, deletes=False)
+#: Bounds -> how many states there are. A change of what hostings do changes these numbers.
+WHOLE = {
+    NOTHING._replace(waits=1): 2234,
+    NOTHING._replace(crashes=1): 5608,
+}
+SOAK = {
+    NOTHING._replace(crashes=1, losses=1): 8524,
+    NOTHING._replace(deletes=True): 11369,
+    NOTHING._replace(leaders=1): 16765,
+    NOTHING._replace(crashes=1, waits=1): 39675,
+}
+
+
+@pytest.mark.parametrize("bounds", [*WHOLE, *(pytest.param(bounds, marks=pytest.mark.soak) for bounds in SOAK)])
+def test_whatever_happens_within_bounds_every_demand_holds(bounds: Bounds) -> None:
+    search = Search(3, bounds)
+    search.run()
+    assert search.states == {**WHOLE, **SOAK}[bounds] and search.founded
+    assert bool(search.deleted) is bounds.deletes
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(("bounds", "patch", "broken"), [
+    (NOTHING, edit(Leading, "_found", ("if len(first) < facts.members.majority:", "if not first:"),
+                   ("if len(first) < len(facts.members.voters) and now_s < enough_s:", "if False:")), "founding"),
+    (NOTHING._replace(crashes=1, losses=1),
+     edit(Hosting, "_keep", ("first.is_voter(Identity(self.me, store.incarnation))", "first.get(self.me) is not None")),
+     "founding"),
+    (NOTHING._replace(crashes=1), edit(Listing, "lacks", ("FIRST_NUMBER < number < self.next_number and ", "")),
+     "files"),
+    (NOTHING._replace(deletes=True),
+     edit(Hosting, "_tell", ("if gone.number not in self._running:", "if True:")), "deleted"),
+])
+def test_a_rule_that_is_broken_is_caught(bounds: Bounds, patch: Patch, broken: str) -> None:
+    with patch(), pytest.raises(Broken) as found:
+        Search(3, bounds).run()
+    assert found.value.invariant == broken
