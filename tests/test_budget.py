@@ -15,15 +15,15 @@ import pytest
 import typer
 
 ROOT = Path(__file__).parents[1]
-#: The most that there may be of each. The directory of logs and hosting took 1,125 lines of alpo and 1,090 of sim.
+#: The most that there may be of each. The directory of logs and hosting took 1,245 lines of alpo and 1,150 of sim.
 BUDGET = {
-    "lines of alpo": 50_950,
+    "lines of alpo": 51_070,
     "lines of cli": 10_500,
-    "lines of sim": 18_690,
-    "lines of tests": 70_620,
+    "lines of sim": 18_750,
+    "lines of tests": 70_680,
     "files of alpo, cli and sim": 337,
     "options of alpo and alpo-pipeline": 592,
-    "words of docs and README": 63_180,
+    "words of docs and README": 63_260,
 }
 #: The part of a number that may be left over.
 SPARE = 1 / 20

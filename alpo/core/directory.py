@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from .entries import INT_MAX, Entry, Kind, json_body, parse_body
 from .machine.cursors import Versions
-from .members import MemberList
+from .members import INCARNATION_BYTES, MemberList
 from .settings import Settings
 
 #: Number and name of the first log, which holds the directory.
@@ -63,15 +63,14 @@ class NamedLog(NamedTuple):
 
 
 class DeletedLog(NamedTuple):
-    """A log that was deleted, by the request with nonce ``ended``; ``first``: ids of the servers that it was founded
-    with; the others as of `NamedLog`."""
+    """A log that was deleted, by the request with nonce ``ended``; the others as of `NamedLog`."""
 
     number: int
     name: str
     nonce: bytes
     ended: bytes
-    id: bytes
-    first: tuple[int, ...]
+    first_list: list[list[Any]] | None = None
+    id: bytes = b""
 
 
 class Listing(NamedTuple):
@@ -105,8 +104,7 @@ class Listing(NamedTuple):
                 for log in self.logs
             ],
             "deleted": [
-                [gone.number, gone.name, gone.nonce.hex(), gone.ended.hex(), gone.id.hex(), list(gone.first)]
-                for gone in self.deleted
+                [gone.number, gone.name, gone.nonce.hex(), gone.ended.hex(), gone.first_list] for gone in self.deleted
             ],
             "next": self.next_number,
         }
@@ -120,18 +118,18 @@ class Listing(NamedTuple):
                 for number, name, nonce, options, settings, first in plain["logs"]
             )
             deleted = tuple(
-                DeletedLog(
-                    _number(number), _name(name), _nonce(nonce), _nonce(ended), bytes.fromhex(id),
-                    tuple(map(int, first)),
-                )
-                for number, name, nonce, ended, id, first in plain["deleted"]
+                DeletedLog(_number(number), _name(name), _nonce(nonce), _nonce(ended), *_first(first))
+                for number, name, nonce, ended, first in plain["deleted"]
             )
             listing = Listing(logs, deleted, _number(plain["next"]))
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"not a directory of logs: {error}") from error
         numbers = [log.number for log in logs]
-        if numbers != sorted(set(numbers)) or max(numbers, default=0) >= listing.next_number:
+        all_numbers = {*numbers, *(gone.number for gone in deleted)}
+        if numbers != sorted(set(numbers)) or max(all_numbers, default=0) >= listing.next_number:
             raise ValueError("not a directory of logs: its numbers are not in order")
+        if len(all_numbers) < len(logs) + len(deleted) or len({log.name for log in logs}) < len(logs):
+            raise ValueError("not a directory of logs: a number or a name is there twice")
         return listing
 
 
@@ -164,11 +162,21 @@ def _options(value: Any) -> LogOptions:
 def _log(number: Any, name: Any, nonce: Any, options: Any, settings: Any, first_list: Any) -> NamedLog:
     """A log of plain fields. Raises ValueError, TypeError, AttributeError."""
     plain = Settings.from_plain(settings).to_plain()
-    log = NamedLog(_number(number), _name(name), _nonce(nonce), _options(options), plain)
-    if first_list is None:
-        return log
-    first = MemberList.from_plain(first_list)
-    return log._replace(first_list=first.to_plain(), id=first.digest())
+    return NamedLog(_number(number), _name(name), _nonce(nonce), _options(options), plain, *_first(first_list))
+
+
+def _first(plain: Any) -> tuple[list[list[Any]] | None, bytes]:
+    """A log's first list and id, of its plain list or None. Raises ValueError unless all in it are voters, each with an
+    id and an incarnation of its own."""
+    if plain is None:
+        return None, b""
+    first = MemberList.from_plain(plain)
+    ids, incarnations = {m.id for m in first.members}, {m.incarnation for m in first.members}
+    if not first.voters or not len(first.voters) == len(first.members) == len(ids) == len(incarnations):
+        raise ValueError("a first list has voters alone, each once")
+    if any(len(incarnation) != INCARNATION_BYTES for incarnation in incarnations):
+        raise ValueError("a first list has a member without an incarnation")
+    return first.to_plain(), first.digest()
 
 
 # -- entries that change it -----------------------------------------------------------------------------------
@@ -211,12 +219,11 @@ def _created(listing: Listing, fields: Mapping[str, Any]) -> Listing:
 
 
 def _founded(listing: Listing, fields: Mapping[str, Any]) -> Listing:
-    log, first = _there(listing, fields), MemberList.from_plain(fields["members"])
-    if log.first_list is not None:
-        raise ValueError(f"log {log.number} was founded before")
-    if not first.voters or len(first.voters) != len(first.members):
-        raise ValueError(f"log {log.number} is founded by others than voters")
-    return listing.with_log(log._replace(first_list=first.to_plain(), id=first.digest()))
+    log = _there(listing, fields)
+    first_list, id = _first(fields["members"])
+    if log.first_list is not None or first_list is None:
+        raise ValueError(f"log {log.number} was founded before, or with nobody")
+    return listing.with_log(log._replace(first_list=first_list, id=id))
 
 
 def _set(listing: Listing, fields: Mapping[str, Any]) -> Listing:
@@ -231,8 +238,7 @@ def _renamed(listing: Listing, fields: Mapping[str, Any]) -> Listing:
 
 def _deleted(listing: Listing, fields: Mapping[str, Any]) -> Listing:
     log = _there(listing, fields)
-    first = tuple(member[0] for member in log.first_list or ())
-    gone = DeletedLog(log.number, log.name, log.nonce, _nonce(fields["nonce"]), log.id, first)
+    gone = DeletedLog(log.number, log.name, log.nonce, _nonce(fields["nonce"]), log.first_list, log.id)
     left = tuple(each for each in listing.logs if each is not log)
     return listing._replace(logs=left, deleted=(*listing.deleted, gone)[-DELETED_MAX:])
 

@@ -83,6 +83,11 @@ class MemberList:
         member = self._by_id.get(who.id)
         return member is not None and member.incarnation == who.incarnation and member.role != Role.GONE
 
+    def is_replica(self, id: int) -> bool:
+        """True if server ``id`` is listed and not removed."""
+        member = self.get(id)
+        return member is not None and member.role != Role.GONE
+
     def is_voter(self, who: Identity) -> bool:
         """True if this very incarnation is a voter."""
         member = self.get(who.id)
@@ -127,7 +132,7 @@ class MemberList:
                 Member(int(i), str(a), int(p), bytes.fromhex(inc), Role(r), tuple(bytes.fromhex(x) for x in old))
                 for i, a, p, inc, r, old in plain
             )
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:  # JSON has infinite numbers
             raise ValueError(f"not a member list: {error}") from error
 
     def digest(self) -> bytes:

@@ -293,7 +293,8 @@ class OperatorRequests:
             return
         unknown = [name for name, _ in request.changes if name not in LogOptions._fields]
         options = log.options if unknown else log.options._replace(**dict(request.changes))
-        why = f"no option {', '.join(unknown)} of a log" if unknown else self._no_options(options)
+        judged = options if any(name == "lead" for name, _ in request.changes) else options._replace(lead=0)
+        why = f"no option {', '.join(unknown)} of a log" if unknown else self._no_options(judged)
         if why:
             return self._refuse(request.origin, Code.INVALID, why)
         self._change_log(request.origin, log, log._replace(options=options), options_body(log.number, options))

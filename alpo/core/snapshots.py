@@ -90,8 +90,8 @@ def snapshot_head(snapshot: Snapshot, first_list: object, settings: object) -> s
 
 def parse_head(text: str, rows: list[SessionRow], digest: bytes) -> tuple[Base, TableSave, StartState]:
     """The parts of the snapshot whose `snapshot_head` is ``text``, with sessions ``rows``; ``digest``: the
-    `configured_digest` to keep in its start state. Raises ValueError, TypeError or KeyError for a text of another
-    shape."""
+    `configured_digest` to keep in its start state. Raises ValueError, TypeError, KeyError or OverflowError for
+    a text of another shape."""
     fields: dict[str, Any] = json.loads(text)
     base = Base(*(int(number) for number in fields["base"]))
     first = MemberList.from_plain(fields["first_list"])
@@ -147,7 +147,7 @@ class Installing:
         head, self._parts = self._parts[0].head, []
         try:
             base, table, start = parse_head(head, rows, self._first_start.digest)
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
             r.out.event("base_refused", sender=sender.id, why=str(error))
             return
         listed = MemberList.from_plain(table.members).get(r.me.id)

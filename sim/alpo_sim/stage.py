@@ -39,6 +39,7 @@ from alpo.core.ready import (
 from alpo.core.replica import Replica
 from alpo.core.requests import Reply
 from alpo.core.settings import Settings
+from alpo.core.shared import InvariantBroken
 
 from .checks import Broken
 from .host import Host
@@ -247,7 +248,10 @@ class Stage:
             stagger_s=self.timers.stagger_s, mark_delay_s=self.timers.mark_delay_s, **self.limits,
         )
         replica = Replica(cfg, found, random.Random(f"{self.seed}/{id}/{host.boots}"))
-        replica.replay(host.store.replay(found.applied_id + 1))
+        try:
+            replica.replay(host.store.replay(found.applied_id + 1))
+        except InvariantBroken as error:
+            raise Broken("alarm", f"server {id} does not start: {error}") from None
         host.replica = replica
         for watcher in self.watchers:
             watcher.booted(host)

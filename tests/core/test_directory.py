@@ -22,6 +22,7 @@ from alpo.core.directory import (
 from alpo.core.entries import Kind
 from alpo.core.members import Member, MemberList, Role
 from alpo.core.requests import (
+    ChangeMember,
     Code,
     CreateLog,
     DeleteLog,
@@ -30,6 +31,8 @@ from alpo.core.requests import (
     LogDeleted,
     LogIs,
     LogsAre,
+    MembersChanged,
+    MemberStep,
     Refused,
     RenameLog,
     SetLog,
@@ -71,7 +74,7 @@ def test_a_log_is_founded_once_and_bears_the_id_of_its_first_list() -> None:
     with pytest.raises(ValueError, match="was founded before"):
         changed(listing, {**found, "members": first_list(3).to_plain()})
     gone = changed(listing, {"op": "delete", "number": 2, "nonce": OTHER.hex()}).deleted[0]
-    assert gone == DeletedLog(2, "a", NONCE, OTHER, first.digest(), (1, 2))
+    assert gone == DeletedLog(2, "a", NONCE, OTHER, first.to_plain(), first.digest())
 
 
 def test_only_the_last_deleted_logs_are_remembered() -> None:
@@ -90,7 +93,12 @@ def test_only_the_last_deleted_logs_are_remembered() -> None:
     {"op": "rename", "number": 2, "name": "b"}, {"op": "rename", "number": 2, "name": "default"},
     {"op": "rename", "number": True, "name": "c"}, {"op": "delete", "number": 2, "nonce": "00"},
     {"op": "delete", "number": 9, "nonce": NONCE.hex()}, {"op": "found", "number": 2, "members": []},
-    {"op": "found", "number": 2, "members": [[1, "h", 0, "", 2, []]]}, created(4, "b"), created(9, "c"),
+    {"op": "found", "number": 2, "members": [[1, "h", 0, "", 2, []]]}, created(4, "b"),
+    {"op": "found", "number": 2, "members": None}, {"op": "found", "number": 2, "members": [[1, "h", 0, "", 1, []]]},
+    {"op": "found", "number": 2, "members": [[float("inf"), "h", 0, "00" * 16, 1, []]]},
+    {"op": "found", "number": 2, "members": [[1, "h", 0, "00" * 16, 1, []], [1, "g", 0, "01" * 16, 1, []]]},
+    {"op": "found", "number": 2, "members": [[1, "h", 0, "00" * 16, 1, []], [2, "g", 0, "00" * 16, 1, []]]},
+    created(9, "c"),
     {**created(4, "c"), "settings": {"window": 0}}, {**created(4, "c"), "nonce": 7}, {"op": ["create"]},
 ])
 def test_what_makes_no_sense_changes_nothing(fields: dict[str, Any]) -> None:
@@ -135,6 +143,10 @@ def test_the_plain_form_gives_the_directory_back(steps: list[tuple[str, int]]) -
     None, {}, [], {"logs": [], "deleted": []}, {"logs": [[]], "deleted": [], "next": 2},
     {"logs": [], "deleted": [[2, "a"]], "next": 3}, {"logs": [], "deleted": [], "next": "3"},
     {"logs": [[2, "a", NONCE.hex(), [0, 0, 0, 0], SETTINGS, None]], "deleted": [], "next": 2},
+    {"logs": [[n, "a", NONCE.hex(), [0, 0, 0, 0], SETTINGS, None] for n in (2, 3)], "deleted": [], "next": 4},
+    {"logs": [], "deleted": [[4, "a", NONCE.hex(), OTHER.hex(), None]], "next": 4},
+    {"logs": [[2, "a", NONCE.hex(), [0, 0, 0, 0], SETTINGS, None]],
+     "deleted": [[2, "a", NONCE.hex(), OTHER.hex(), None]], "next": 4},
 ])
 def test_another_shape_is_no_directory(plain: Any) -> None:
     with pytest.raises(ValueError):
@@ -205,6 +217,16 @@ def test_a_log_is_changed_and_renamed() -> None:
     assert refused(ask(cluster, RenameLog("i", "invoices", "No"))) is Code.INVALID
     for changes in ((("keep", 7),), (("lead", 9),), (("keep_ms", -1),)):
         assert refused(ask(cluster, SetLog("j", "invoices", changes))) is Code.INVALID
+
+
+def test_an_option_is_set_though_the_server_that_should_lead_is_gone() -> None:
+    cluster = Cluster()
+    cluster.elect()
+    other = next(id for id in cluster.hosts if id != cluster.reigning.me.id)
+    ask(cluster, create("a", "billing", lead=other))
+    assert isinstance(ask(cluster, ChangeMember("b", MemberStep.REMOVE, other, "", 0)), MembersChanged)
+    assert ask(cluster, SetLog("c", "billing", (("keep_ms", 7),))).log.options == LogOptions(7, 0, 0, other)
+    assert refused(ask(cluster, SetLog("d", "billing", (("lead", other),)))) is Code.INVALID
 
 
 @pytest.mark.parametrize("request_", [

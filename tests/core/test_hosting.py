@@ -8,9 +8,9 @@ import pytest
 
 from alpo.core.directory import DeletedLog, Listing, LogOptions, NamedLog
 from alpo.core.hosting.hosting import Hosting
-from alpo.core.hosting.leading import BETWEEN_S, FIT_S, blocked, next_change, preferred
+from alpo.core.hosting.leading import BETWEEN_S, FIT_S, next_changes, over, preferred
 from alpo.core.hosting.words import (
-    HOSTING,
+    NO_LIST,
     Change,
     Facts,
     Follow,
@@ -27,9 +27,9 @@ from alpo.core.hosting.words import (
     StoreState,
     Tell,
     ToldLog,
+    standing_of,
 )
 from alpo.core.members import Identity, Member, MemberList, Role
-from alpo.core.requests import ChangeMember, MemberStep
 from alpo.core.settings import Settings
 
 CLUSTER = b"c" * 16
@@ -64,6 +64,10 @@ def told(*peers: int, state: StoreState = EMPTY, **more: Any) -> dict[int, LogHe
     return {id: LogHello((ToldLog(2, bytes([id]) * 16, state, **more),)) for id in peers}
 
 
+def runs(leads: bool, leader: int, listed: MemberList, members_id: int = 0, **more: Any) -> LogFacts:
+    return LogFacts(STARTED, leads, leader, members_id, listed, **more)
+
+
 def hosting(*stores: FoundStore, peers: dict[int, LogHello] | None = None) -> Hosting:
     made = Hosting(1, stores, T_S)
     for id, hello in (peers or {}).items():
@@ -88,9 +92,8 @@ def test_a_store_is_made_told_and_run_once_the_log_is_founded() -> None:
     own = MemberList.of([Member(1, "h1:7100", 0, b"s" * 16, Role.VOTER), *members(2).members])
     founded = log(first=own)
     assert host.step(facts(founded), 0.3) == [RunLog(founded, own)]
-    runs = {2: LogFacts(STARTED, False, 2, own)}
-    says = LogHello((ToldLog(2, b"s" * 16, STARTED, 2, (1, 2)),))
-    assert host.step(facts(founded, logs=runs), 0.4) == [Tell(None, says)]
+    says = LogHello((ToldLog(2, b"s" * 16, STARTED, 2, standing_of(0, own)),))
+    assert host.step(facts(founded, logs={2: runs(False, 2, own)}), 0.4) == [Tell(None, says)]
 
 
 def test_another_store_than_the_listed_one_begins_nothing() -> None:
@@ -116,7 +119,7 @@ def test_files_go_by_proof_only(number: int, next_number: int, cluster: bytes, m
         host.moved(number)
         assert done(host.step(facts(next_number=next_number), 0.2)) == []
     else:
-        assert [type(each) for each in found] == [HostEvent]
+        assert [type(each) for each in found] == [HostEvent] * (cluster != CLUSTER)
         assert done(host.step(facts(next_number=next_number), 0.1)) == []  # said once
 
 
@@ -127,21 +130,29 @@ def test_a_store_of_another_cluster_under_a_number_in_use_is_left_alone() -> Non
     assert host.step(facts(log(first=members(1, 2))), 0.1) == []
 
 
-def test_a_deleted_log_is_stopped_then_moved_and_told_so() -> None:
-    first = members(1, 2, 3)
-    gone = DeletedLog(2, "log-2", b"n" * 16, b"e" * 16, first.digest(), (1, 2, 3))
+def deleted(first: MemberList | None) -> DeletedLog:
+    made = DeletedLog(2, "log-2", b"n" * 16, b"e" * 16)
+    return made if first is None else made._replace(first_list=first.to_plain(), id=first.digest())
+
+
+def test_a_deleted_log_is_stopped_then_moved_and_told_so_only_then() -> None:
+    """A log that was stopped alone runs again after a crash, if the directory is behind by then."""
+    first = MemberList.of([Member(1, "h1:7100", 0, b"s" * 16, Role.VOTER), *members(2, 3).members])
+    gone, stood = deleted(first), standing_of(0, first)
     host = hosting(store(), peers={2: LogHello(())})
     host.step(facts(log(first=first)), 0.0)
-    runs = {2: LogFacts(STARTED, False, 2, first)}
-    after = facts(deleted=(gone,), logs=runs)
-    assert done(host.step(after, 0.1)) == [StopLog(2)]
-    assert host.deleting(after, gone)
-    host.stopped(2)
-    after = facts(deleted=(gone,))
-    assert host.step(after, 0.2) == [MoveStore(2), Tell(None, LogHello((ToldLog(2, b"", STOPPED, 0, (1, 2, 3)),)))]
-    assert host.deleting(after, gone)
-    host.heard(Identity(2, b"\2" * 16), LogHello((ToldLog(2, b"", STOPPED, 0, (1, 2, 3)),)))
-    assert not host.deleting(after, gone)
+    assert done(host.step(facts(deleted=(gone,), logs={2: runs(False, 2, first)}), 0.1)) == [StopLog(2)]
+    host.stopped(2, stood)
+    assert host.step(facts(deleted=(gone,)), 0.2) == [MoveStore(2)]
+    host.moved(2)
+    says = ToldLog(2, b"s" * 16, STOPPED, 0, stood)
+    assert host.step(facts(deleted=(gone,)), 0.3) == [Tell(None, LogHello((says,)))]
+    assert host.deleting(gone)
+    host.heard(Identity(2, b"\2" * 16), LogHello((ToldLog(2, b"\2" * 16, STOPPED, 0, stood),)))
+    host.gone(Identity(2, b"\2" * 16))
+    assert not host.deleting(gone)  # a store that was moved away stays so
+    again = Hosting(1, [FoundStore(2, b"s" * 16, STOPPED, CLUSTER, stood)], T_S)
+    assert again.step(facts(deleted=(gone,)), 0.0) == [Tell(None, LogHello((says,)))]
 
 
 def test_a_new_connection_is_told_and_what_an_old_one_told_is_forgotten() -> None:
@@ -149,7 +160,10 @@ def test_a_new_connection_is_told_and_what_an_old_one_told_is_forgotten() -> Non
     first = host.step(facts(log(), leads=True), 0.0)
     assert [type(each) for each in done(first)] == [Found]
     host = hosting(store(), peers=told(2, 3))
-    host.gone(2)
+    host.gone(Identity(2, b"?" * 16))  # the end of an older connection
+    assert [type(each) for each in done(host.step(facts(log(), leads=True), 0.0))] == [Found]
+    host = hosting(store(), peers=told(2, 3))
+    host.gone(Identity(2, b"\2" * 16))
     host.connected(Identity(3, b"\3" * 16))
     assert done(host.step(facts(log(), leads=True), 0.0)) == []
     host = hosting(store(), peers=told(2))
@@ -191,45 +205,77 @@ def test_a_store_that_has_started_founds_nothing() -> None:
 
 
 def test_the_leader_of_a_log_is_told_of_other_members() -> None:
-    host = hosting(store(), peers=told(2, state=STARTED, leader=2, members=(1, 2)))
     first = members(1, 2)
-    leads = facts(log(first=first), leads=True, members_id=7, logs={2: LogFacts(STARTED, False, 2, first)})
+    host = hosting(store(), peers=told(2, state=STARTED, leader=2, standing=standing_of(0, first)))
+    leads = facts(log(first=first), leads=True, members_id=7, logs={2: runs(False, 2, first)})
     assert Tell(2, Follow(2, 7, members(1, 2, 3))) in host.step(leads, 0.0)
     assert not [each for each in host.step(leads, 0.1) if isinstance(each, Tell) and isinstance(each.message, Follow)]
     assert Tell(2, Follow(2, 7, members(1, 2, 3))) in host.step(leads, T_S)
 
 
+def changes(host: Hosting, now: MemberList, now_s: float, members_id: int = 0, **more: Any) -> list[tuple[str, int]]:
+    at = facts(log(first=members(1, 2)), logs={2: runs(**{"leads": True, **more}, leader=1, listed=now)},
+               members_id=members_id)
+    return [(each.request.step.name, each.request.id) for each in host.step(at, now_s) if isinstance(each, Change)]
+
+
 def test_the_leader_of_a_log_follows_one_change_at_a_time_and_nothing_older() -> None:
-    host = hosting(store(), peers=told(2))
     peer, now = Identity(2, b"\2" * 16), members(1, 2, 4)
-    leads = {2: LogFacts(STARTED, True, 1, now)}
+    host = hosting(store(), peers=told(2))
     host.heard(peer, Follow(2, 7, members(1, 2, 3, gone=(4,))))
     host.heard(peer, Follow(2, 6, members(1, 2, 5)))
-    founded = log(first=members(1, 2))
-    add = Change(2, ChangeMember(HOSTING, MemberStep.ADD, 3, "h3:7100", 0))
-    assert add in host.step(facts(founded, logs=leads), 0.0)
-    changing = {2: leads[2]._replace(changing=True)}
-    assert add not in host.step(facts(founded, logs=changing), T_S)
-    leads = {2: LogFacts(STARTED, True, 1, members(1, 2, 3, 4))}
-    remove = Change(2, ChangeMember(HOSTING, MemberStep.REMOVE, 4, "", 0))
-    assert remove in host.step(facts(founded, logs=leads), 2 * T_S)
-    assert next_change(members(1, 2, 3, gone=(4,)), members(1, 2, 3)) is None
+    assert changes(host, now, 0.0) == [("ADD", 3)] and changes(host, now, 0.1) == []
+    assert changes(host, now, T_S, changing=True) == []
+    assert changes(host, members(1, 2, 3, 4), 2 * T_S) == [("REMOVE", 4)]
+    assert changes(host, members(1, 2, 3), 3 * T_S) == []
+    assert changes(host, now, 4 * T_S, members_id=8) == []  # this server knows of a later list by itself
+    assert changes(host, now, 5 * T_S, leads=False) == []
+    assert changes(host, now, 6 * T_S) == []  # nothing is left of another reign
 
 
-@pytest.mark.parametrize(("first", "lists", "follow", "stopped", "done_"), [
-    ((1, 2, 3), {}, (1, 2, 3), (1,), False), ((1, 2, 3), {}, (1, 2, 3), (1, 2), True),
-    ((1, 2), {}, (1, 2, 3), (1,), False), ((1, 2), {}, (1, 2, 3), (1, 3), True),
-    ((1, 2, 3), {}, (1, 2, 3, 4, 5), (4, 5), False), ((1, 2, 3), {}, (1, 2, 3, 4, 5), (1, 2, 3, 4), True),
-    ((1, 2, 3), {1: (1,)}, (1, 4, 5), (4, 5), False), ((), {}, (1, 2, 3), (2, 3), True),
+def test_a_change_that_cannot_be_holds_up_no_other() -> None:
+    host = hosting(store(), peers=told(2))
+    host.heard(Identity(2, b"\2" * 16), Follow(2, 7, members(1, 2, 5)))
+    asked = [changes(host, members(1, 2, 3), at * T_S) for at in range(4)]
+    assert asked == [[("ADD", 5)], [("REMOVE", 3)]] * 2
+
+
+def test_enough_voters_are_left_at_each_change() -> None:
+    def steps(now: MemberList, wanted: MemberList) -> list[tuple[str, int]]:
+        return [(each.step.name, each.id) for each in next_changes(now, wanted)]
+
+    learners = [Member(id, f"h{id}:7100", 0, bytes([id]) * 16, Role.LEARNER) for id in (4, 5, 6)]
+    now, wanted = MemberList.of([*members(1, 2, 3).members, *learners]), members(4, 5, 6)
+    assert steps(now, wanted) == [("REMOVE", 1), ("REMOVE", 2), ("REMOVE", 3)]
+    now = MemberList.of([*members(2, 3, gone=(1,)).members, *learners])
+    assert steps(now, wanted) == []  # a learner has to be a voter first
+    now = MemberList.of([*members(2, 3, 4, gone=(1,)).members, *learners[1:]])
+    assert steps(now, wanted) == [("REMOVE", 2), ("REMOVE", 3)]
+    assert steps(members(1, 2), members(1)) == [("REMOVE", 2)]
+    moved = MemberList.of([*members(1, 2).members, Member(5, "h3:7100", 0, b"\5" * 16, Role.VOTER)])
+    assert steps(members(1, 2, 3), moved) == [("REMOVE", 3)]  # whose address the new one has
+    assert steps(members(1, 2, 3, gone=(4,)), members(1, 2, 3)) == []
+
+
+FIRST, THEN = members(1, 2, 3), members(3, 4, 5)
+
+
+@pytest.mark.parametrize(("ended", "done_"), [
+    ({}, False), ({1: (0, FIRST)}, False), ({1: (0, FIRST), 2: (0, FIRST)}, True),
+    ({3: (9, THEN), 4: (9, THEN)}, True), ({3: (9, THEN), 2: (0, FIRST)}, False),
+    ({4: (0, FIRST), 5: (0, FIRST)}, False),  # they are no voters of it
+    ({1: None, 2: None}, True), ({1: None, 4: None}, False), ({1: (0, FIRST), 2: (4, FIRST)}, False),
 ])
-def test_a_deletion_is_done_once_no_majority_is_left(
-    first: tuple[int, ...], lists: dict[int, tuple[int, ...]], follow: tuple[int, ...], stopped: tuple[int, ...],
-    done_: bool,
+def test_a_deletion_is_done_once_a_majority_of_one_list_has_it_as_its_last(
+    ended: dict[int, tuple[int, MemberList] | None], done_: bool
 ) -> None:
-    gone = DeletedLog(2, "a", b"n" * 16, b"e" * 16, b"", first)
-    there = {id: {2: ToldLog(2, b"", STOPPED)} for id in stopped}
-    there |= {id: {2: ToldLog(2, b"", STARTED, 0, ids)} for id, ids in lists.items()}
-    assert blocked(gone, members(*follow), there) is done_
+    """None: a store that was never begun."""
+    told_ = {
+        Identity(id, bytes([id]) * 16): NO_LIST if what is None else standing_of(*what) for id, what in ended.items()
+    }
+    assert over(deleted(FIRST), told_) is done_
+    assert not over(deleted(FIRST), {Identity(id, b"another store....") : standing_of(0, FIRST) for id in (1, 2, 3)})
+    assert over(deleted(None), {})
 
 
 # -- who leads ----------------------------------------------------------------------------------------------
@@ -238,11 +284,11 @@ def test_a_deletion_is_done_once_no_majority_is_left(
 def test_a_log_is_handed_to_the_server_that_should_lead_it_once_that_was_fit_for_long() -> None:
     host = hosting(store(2), store(3))
     rows = [log(number, members(1, 2, 3), lead=2) for number in (2, 3)]
-    runs = {number: LogFacts(STARTED, True, 1, members(1, 2, 3), ready=(2, 3)) for number in (2, 3)}
+    leading = runs(True, 1, members(1, 2, 3), ready=(2, 3))
 
     def handed(now_s: float, **more: Any) -> list[int]:
-        others = {3: runs[3]} if now_s <= FIT_S else {}
-        actions = host.step(facts(*rows, logs={2: runs[2]._replace(**more), **others}), now_s)
+        others = {3: leading} if now_s <= FIT_S else {}
+        actions = host.step(facts(*rows, logs={2: leading._replace(**more), **others}), now_s)
         return [each.number for each in actions if isinstance(each, HandLog)]
 
     assert handed(0.0) == [] and host.deadline_s() <= FIT_S

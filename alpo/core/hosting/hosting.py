@@ -7,8 +7,10 @@ Laws:
 * A store begins with a log's first list only under the very incarnation that the list has. Any other store of that log
   founds nothing: the log's leader adds it.
 * Files go by proof only: a store is moved once the guaranteed directory of its own cluster lacks its number, and has
-  given it out. A directory that is behind, or of another cluster, proves nothing.
-* What a peer has told is forgotten when its connection ends: it may have stopped since, or have lost its store.
+  given it out. A directory that is behind, or of another cluster, proves nothing. A store that its log has retired
+  makes room for another one if the first log has this server as a member again.
+* What a peer has told is forgotten when its connection ends, as it may have lost its store since. A store that was
+  moved away is told of for good.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from collections.abc import Iterable
 from alpo.core.directory import DeletedLog, NamedLog
 from alpo.core.members import Identity, MemberList
 
-from .leading import Leading, blocked
+from .leading import Ended, Leading, over
 from .words import (
     Action,
     Facts,
@@ -30,10 +32,12 @@ from .words import (
     MakeStore,
     MoveStore,
     RunLog,
+    Standing,
     StopLog,
     StoreState,
     Tell,
     ToldLog,
+    standing_of,
 )
 
 
@@ -42,14 +46,20 @@ class Hosting:
 
     def __init__(self, me: int, found: Iterable[FoundStore], timeout_s: float) -> None:
         self.me = me
-        self._stores = {store.number: store for store in found}
+        stores = list(found)
+        self._stores = {store.number: store for store in stores if store.state is not StoreState.STOPPED}
+        #: Stores of deleted logs that were moved away.
+        self._moved = {store.number: store for store in stores if store.state is StoreState.STOPPED}
         self._making: set[int] = set()
         #: Logs that were told to run, to stop, or whose store was told to move, and have not done so.
         self._running: set[int] = set()
         self._stopping: set[int] = set()
         self._moving: set[int] = set()
-        self._last_members: dict[int, tuple[int, ...]] = {}
+        #: Logs whose store is retired, while the first log has this server as a member: another store takes its place.
+        self._retiring: set[int] = set()
         self._told: dict[int, dict[int, ToldLog]] = {}
+        #: Number of a deleted log -> stores that were moved away, by anybody, and how they stood.
+        self._ended: dict[int, Ended] = {}
         self._who: dict[int, Identity] = {}
         self._new_peers: list[int] = []
         self._said: LogHello | None = None
@@ -64,10 +74,11 @@ class Hosting:
         self._told.pop(peer.id, None)
         self._new_peers.append(peer.id)
 
-    def gone(self, id: int) -> None:
-        """Note that there is no connection to server ``id`` any more."""
-        self._who.pop(id, None)
-        self._told.pop(id, None)
+    def gone(self, peer: Identity) -> None:
+        """Note that there is no connection to ``peer`` any more."""
+        if self._who.get(peer.id) == peer:
+            del self._who[peer.id]
+            self._told.pop(peer.id, None)
 
     def heard(self, peer: Identity, message: HostMessage) -> None:
         """Take a message of a peer that is connected."""
@@ -75,23 +86,36 @@ class Hosting:
             return
         if isinstance(message, Follow):
             self._leading.follow(message)
-        else:
-            self._told[peer.id] = {told.number: told for told in message.logs}
+            return
+        self._told[peer.id] = {told.number: told for told in message.logs}
+        for told in message.logs:
+            if told.state is StoreState.STOPPED:
+                self._end(peer.id, told)
 
     def made(self, store: FoundStore) -> None:
         """Note that a store was made, and is on disk."""
         self._making.discard(store.number)
         self._stores[store.number] = store
 
-    def stopped(self, number: int) -> None:
-        """Note that a log runs here no more, and will not be run again."""
+    def not_made(self, number: int) -> None:
+        """Note that a store could not be made: it is asked for again."""
+        self._making.discard(number)
+
+    def stopped(self, number: int, standing: Standing) -> None:
+        """Note that a log runs here no more, and how its store stood when it was closed."""
         self._stopping.discard(number)
         self._running.discard(number)
+        if number in self._stores:
+            self._stores[number] = self._stores[number]._replace(standing=standing)
 
     def moved(self, number: int) -> None:
-        """Note that the store of a deleted log was moved away."""
+        """Note that the store of a deleted log was moved away, durably."""
         self._moving.discard(number)
-        self._stores.pop(number, None)
+        store = self._stores.pop(number, None)
+        if number in self._retiring:
+            self._retiring.discard(number)
+        elif store is not None:
+            self._moved[number] = store._replace(state=StoreState.STOPPED)
 
     # -- steps ------------------------------------------------------------------------------------------
 
@@ -99,6 +123,7 @@ class Hosting:
         """Tell what is to be done now. Steps are taken after news, and at `deadline_s`."""
         actions: list[Action] = []
         if facts.cluster:
+            self._forget(facts)
             for log in facts.listing.logs:
                 self._keep(log, facts, actions)
             for number in [number for number in self._stores if facts.listing.get(number) is None]:
@@ -118,14 +143,26 @@ class Hosting:
         """The time of the next step, monotonic seconds, if no news comes before."""
         return self._leading.deadline_s
 
-    def deleting(self, facts: Facts, gone: DeletedLog) -> bool:
+    def deleting(self, gone: DeletedLog) -> bool:
         """True if a log that is deleted might still take an append somewhere, as far as is told."""
-        told = {**self._told, self.me: {each.number: each for each in self._tell(facts)}}
-        return not blocked(gone, facts.members, told)
+        return not over(gone, self._ended.get(gone.number, {}))
+
+    def _forget(self, facts: Facts) -> None:
+        """Drop what is known of deleted logs that the directory remembers no more."""
+        kept = {log.number for log in facts.listing.logs} | {gone.number for gone in facts.listing.deleted}
+        for number in [number for number in self._ended if number not in kept and facts.listing.lacks(number)]:
+            del self._ended[number]
+        self._complained &= {*kept, *self._stores}
+
+    def _end(self, id: int, told: ToldLog) -> None:
+        before = self._ended.get(told.number, {})
+        self._ended[told.number] = {**before, Identity(id, told.incarnation): told.standing}
 
     def _keep(self, log: NamedLog, facts: Facts, actions: list[Action]) -> None:
         """Have the store of a log that is not deleted, and run it once the log is founded."""
         store = self._stores.get(log.number)
+        if log.number in self._moved:
+            return  # deleted: the directory is behind, as after a start
         if store is None:
             if log.number not in self._making:
                 self._making.add(log.number)
@@ -133,6 +170,12 @@ class Hosting:
             return
         if store.cluster != facts.cluster:
             self._complain(log.number, "there is a store of another cluster's log of this number", actions)
+            return
+        runs = facts.logs.get(log.number)
+        if runs is not None and runs.retired and facts.members_sure and facts.members.is_replica(self.me):
+            self._retiring.add(log.number)
+        if log.number in self._retiring:
+            self._end_store(log.number, actions)
             return
         if log.first_list is None or log.number in self._running:
             return
@@ -144,17 +187,21 @@ class Hosting:
     def _let_go(self, number: int, facts: Facts, actions: list[Action]) -> None:
         """Stop a log that the directory lacks, then move its store; only if the directory proves that it is deleted."""
         store = self._stores[number]
-        if store.cluster != facts.cluster or not facts.listing.lacks(number):
-            self._complain(number, "there is a store of a log that the directory does not know", actions)
-        elif number in self._running:
+        if store.cluster != facts.cluster:
+            self._complain(number, "there is a store of another cluster's log", actions)
+        elif facts.listing.lacks(number):  # else the directory is behind, as it is after a start
+            self._retiring.discard(number)
+            self._end_store(number, actions)
+
+    def _end_store(self, number: int, actions: list[Action]) -> None:
+        """Stop a log, then move its store."""
+        if number in self._running:
             if number not in self._stopping:
                 self._stopping.add(number)
-                if number in facts.logs:
-                    self._last_members[number] = _ids(facts.logs[number].members)
                 actions.append(StopLog(number))
         elif number not in self._moving:
             self._moving.add(number)
-            actions.append(MoveStore(number))
+            actions.append(MoveStore(number, number in self._retiring))
 
     def _complain(self, number: int, why: str, actions: list[Action]) -> None:
         if number not in self._complained:
@@ -173,15 +220,11 @@ class Hosting:
             if runs is None:
                 told.append(ToldLog(log.number, store.incarnation, store.state))
             else:
-                told.append(ToldLog(log.number, store.incarnation, runs.state, runs.leader, _ids(runs.members)))
+                standing = standing_of(runs.members_id, runs.members)
+                told.append(ToldLog(log.number, store.incarnation, runs.state, runs.leader, standing))
         for gone in facts.listing.deleted:
-            if gone.number not in self._running:
-                members = self._last_members.get(gone.number, ())
-                told.append(ToldLog(gone.number, b"", StoreState.STOPPED, 0, members))
+            store = self._moved.get(gone.number)
+            if store is not None and store.cluster == facts.cluster:
+                told.append(ToldLog(gone.number, store.incarnation, StoreState.STOPPED, 0, store.standing))
+                self._end(self.me, told[-1])
         return told
-
-
-def _ids(members: MemberList) -> tuple[int, ...]:
-    return tuple(member.id for member in members.replicas)
-
-

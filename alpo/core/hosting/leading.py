@@ -7,19 +7,37 @@ Laws:
   election timeouts have passed. Fewer would let an append rest on one disk. (The directory refuses a second founding.)
 * Safety of a log never rests on what its members are told to be: its leader asks its own replica for one change at a
   time, which the rules of membership judge. What is older than what was followed before is ignored.
-* A log is deleted for good once no majority of its voters could run it any more.
+* The leader follows no older word than this server's own directory and list, and none from before its reign.
+* No voter is taken out while the voters left would be fewer than a majority of those that are wanted.
+* A log is deleted for good once a majority of the voters of one of its lists have moved their stores away, and had no
+  later list.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import TypeAlias
 
 from alpo.core.directory import DeletedLog, NamedLog
 from alpo.core.members import Identity, Member, MemberList, Role
 from alpo.core.requests import ChangeMember, MemberStep
 
-from .words import HOSTING, Action, Change, Facts, Follow, Found, HandLog, LogFacts, StoreState, Tell, ToldLog
+from .words import (
+    HOSTING,
+    Action,
+    Change,
+    Facts,
+    Follow,
+    Found,
+    HandLog,
+    LogFacts,
+    Standing,
+    StoreState,
+    Tell,
+    ToldLog,
+    standing_of,
+)
 
 #: Election timeouts after which a majority of the stores is enough to found a log.
 FOUND_TIMEOUTS = 2
@@ -27,14 +45,28 @@ FOUND_TIMEOUTS = 2
 FIT_S, BETWEEN_S = 60.0, 5.0
 
 
-def blocked(gone: DeletedLog, members: MemberList, told: Mapping[int, Mapping[int, ToldLog]]) -> bool:
-    """True if so many servers have stopped a deleted log that the others are no majority of any list that it may have:
-    its first one, those that servers tell of, the one that it was to follow (``members``), and what lies between."""
-    there = {id: logs[gone.number] for id, logs in told.items() if gone.number in logs}
-    lists = [set(log.members) for log in there.values() if log.members]
-    lists += [{member.id for member in members.voters}, *([set(gone.first)] if gone.first else [])]
-    others = set[int]().union(*lists) - {id for id, log in there.items() if log.state is StoreState.STOPPED}
-    return len(others) < min(len(each) // 2 + 1 for each in lists)
+#: Stores of a deleted log that were moved away -> how each stood when it was closed.
+Ended: TypeAlias = dict[Identity, Standing]
+
+
+def over(gone: DeletedLog, ended: Mapping[Identity, Standing]) -> bool:
+    """True if no append to a deleted log can be acknowledged any more: of some list, a majority of its voters were
+    closed with that as their latest.
+
+    A later list would need one of them to be guaranteed, and any majority of the list before has one of them. A store
+    that was never begun, though the first list has it, stands as that list says.
+    """
+    first = MemberList.from_plain(gone.first_list) if gone.first_list is not None else None
+    if first is None:
+        return True  # never founded, and never will be
+    begun = standing_of(0, first)
+    lists: dict[tuple[int, tuple[Identity, ...]], int] = {}
+    for who, standing in ended.items():
+        stood = begun if standing.members_id < 0 else standing
+        if who in stood.voters:
+            key = stood.members_id, stood.voters
+            lists[key] = lists.get(key, 0) + 1
+    return any(count > len(voters) // 2 for (_, voters), count in lists.items())
 
 
 class Leading:
@@ -49,6 +81,8 @@ class Leading:
         #: (number, what) -> time from which it is asked for again, if nothing has come of it.
         self._again_s: dict[tuple[int, str], float] = {}
         self._followed: dict[int, Follow] = {}
+        #: Number -> how many changes of members were asked for: one that cannot be does not hold up the others.
+        self._turns: dict[int, int] = {}
         #: Number -> (server that should lead, time since when it could).
         self._fit: dict[int, tuple[int, float]] = {}
         self._handed_s = -math.inf
@@ -76,12 +110,14 @@ class Leading:
             self._since_s.clear()
         for number, runs in facts.logs.items():
             if runs.leads:
-                self._follow(number, runs, now_s, actions)
+                self._follow(number, runs, facts, now_s, actions)
+            else:
+                self._followed.pop(number, None)
         self._balance(facts, now_s, actions)
 
     def _forget(self, facts: Facts) -> None:
         """Drop what is known of logs that are deleted."""
-        for known in (self._since_s, self._followed, self._fit):
+        for known in (self._since_s, self._followed, self._fit, self._turns):
             for number in [number for number in known if facts.listing.lacks(number)]:
                 del known[number]
         for what in [what for what in self._again_s if facts.listing.lacks(what[0])]:
@@ -126,7 +162,7 @@ class Leading:
         wanted = {member.id for member in facts.members.replicas}
         for id, logs in told.items():
             there = logs.get(log.number)
-            if there is not None and there.leader == id and set(there.members) != wanted:
+            if there is not None and there.leader == id and set(there.standing.replicas) != wanted:
                 if self._due(log.number, f"follow {id}", now_s):
                     follow = Follow(log.number, facts.members_id, facts.members)
                     if id == self._me:
@@ -136,14 +172,15 @@ class Leading:
 
     # -- the leader of a log ----------------------------------------------------------------------------
 
-    def _follow(self, number: int, runs: LogFacts, now_s: float, actions: list[Action]) -> None:
+    def _follow(self, number: int, runs: LogFacts, facts: Facts, now_s: float, actions: list[Action]) -> None:
         """Ask for the next change of a log's members, if they are not those that it was told to have."""
         follow = self._followed.get(number)
-        if follow is None or runs.changing:
+        if follow is None or runs.changing or (facts.members_sure and follow.members_id < facts.members_id):
             return
-        request = next_change(runs.members, follow.members)
-        if request is not None and self._due(number, "change", now_s):
-            actions.append(Change(number, request))
+        changes = next_changes(runs.members, follow.members)
+        if changes and self._due(number, "change", now_s):
+            turn = self._turns[number] = self._turns.get(number, -1) + 1
+            actions.append(Change(number, changes[turn % len(changes)]))
 
     def _balance(self, facts: Facts, now_s: float, actions: list[Action]) -> None:
         """Hand one log over to the server that should lead it, if that could for long."""
@@ -173,13 +210,18 @@ def preferred(log: NamedLog, members: MemberList) -> int:
     return voters[log.number % len(voters)] if voters else 0
 
 
-def next_change(now: MemberList, wanted: MemberList) -> ChangeMember | None:
-    """The next change that makes ``now`` have the servers of ``wanted``: additions come first. None if it has them."""
+def next_changes(now: MemberList, wanted: MemberList) -> list[ChangeMember]:
+    """The changes that may come next to make ``now`` have the servers of ``wanted``, the best first; [] if it has them.
+
+    Additions come first, but for one at the address of a server that is to go. A voter goes only if enough are left.
+    """
     there, target = {m.id for m in now.replicas}, {m.id for m in wanted.replicas}
-    for member in wanted.replicas:
-        if member.id not in there:
-            return ChangeMember(HOSTING, MemberStep.ADD, member.id, member.address, member.priority)
-    for member in now.replicas:
-        if member.id not in target:
-            return ChangeMember(HOSTING, MemberStep.REMOVE, member.id, "", 0)
-    return None
+    removed = [member for member in now.replicas if member.id not in target]
+    taken = [member.address for member in removed]
+    added = [member for member in wanted.replicas if member.id not in there]
+    adds = [ChangeMember(HOSTING, MemberStep.ADD, m.id, m.address, m.priority) for m in added if m.address not in taken]
+    enough = len(now.voters) > wanted.majority
+    removes = [
+        ChangeMember(HOSTING, MemberStep.REMOVE, m.id, "", 0) for m in removed if m.role is not Role.VOTER or enough
+    ]
+    return adds + removes

@@ -6,37 +6,57 @@ from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
 from alpo.core.directory import Listing, NamedLog
-from alpo.core.members import MemberList
+from alpo.core.members import Identity, MemberList
 from alpo.core.requests import ChangeMember
 
 
 class StoreState(IntEnum):
     """The state of one log's store on one server. EMPTY: made, on disk, in no cluster yet. STARTED: it belongs to the
-    log. STOPPED: the log is deleted, and this server runs it no more."""
+    log. STOPPED: the log is deleted, and the store was moved away, durably: it never runs again."""
 
     EMPTY = 1
     STARTED = 2
     STOPPED = 3
 
 
+class Standing(NamedTuple):
+    """The latest member list in a store: id of the entry that made it (0: the first list), the voters, and the ids of
+    all members that hold a copy. ``members_id`` -1: the store has none."""
+
+    members_id: int = -1
+    voters: tuple[Identity, ...] = ()
+    replicas: tuple[int, ...] = ()
+
+
+#: The standing of a store that has no list.
+NO_LIST = Standing()
+
+
+def standing_of(members_id: int, members: MemberList) -> Standing:
+    """The standing of a store with this list."""
+    voters = tuple(member.identity for member in members.voters)
+    return Standing(members_id, voters, tuple(member.id for member in members.replicas))
+
+
 class FoundStore(NamedTuple):
-    """A store that a server finds when it starts. ``cluster``: id of the first log that the store was made for."""
+    """A store that a server finds when it starts, also among those that were moved away (STOPPED). ``cluster``: id of
+    the first log that the store was made for; ``standing``: as of the last close."""
 
     number: int
     incarnation: bytes
     state: StoreState
     cluster: bytes
+    standing: Standing = NO_LIST
 
 
 class ToldLog(NamedTuple):
-    """One log as a server tells of it. ``leader``: the id of the log's leader, 0 if not known; ``members``: ids of the
-    members in the latest list there (also of a store that has STOPPED); () while it has none."""
+    """One log as a server tells of it. ``leader``: the id of the log's leader, 0 if not known."""
 
     number: int
     incarnation: bytes
     state: StoreState
     leader: int = 0
-    members: tuple[int, ...] = ()
+    standing: Standing = NO_LIST
 
 
 class LogHello(NamedTuple):
@@ -59,15 +79,18 @@ HostMessage: TypeAlias = LogHello | Follow
 
 
 class LogFacts(NamedTuple):
-    """One log that runs here. ``changing``: a change of members is asked for, or not guaranteed yet; ``ready``: voters
-    that could lead at once, besides this server: up, caught up, with room."""
+    """One log that runs here. ``members_id``: the entry that made the latest list; ``changing``: a change of members is
+    asked for, or not guaranteed yet; ``ready``: voters that could lead at once, besides this server: up, caught up,
+    with room; ``retired``: this store is out of the log, for good (R30)."""
 
     state: StoreState
     leads: bool
     leader: int
+    members_id: int
     members: MemberList
     changing: bool = False
     ready: tuple[int, ...] = ()
+    retired: bool = False
 
 
 class Facts(NamedTuple):
@@ -104,16 +127,18 @@ class RunLog(NamedTuple):
 
 
 class StopLog(NamedTuple):
-    """Stop the replica of a deleted log, with all its clients, close its store, then call `Hosting.stopped`."""
+    """Stop the replica of a log, with all its clients, close its store, then call `Hosting.stopped` with the standing
+    that it was closed with."""
 
     number: int
 
 
 class MoveStore(NamedTuple):
-    """Move the store of a deleted log, which does not run, to where deleted ones are kept, then call
-    `Hosting.moved`."""
+    """Move a store that does not run, of a deleted log or ``retired``, to where deleted ones are kept, fsync that, then
+    call `Hosting.moved`."""
 
     number: int
+    retired: bool = False
 
 
 class Tell(NamedTuple):

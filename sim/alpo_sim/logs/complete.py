@@ -21,6 +21,7 @@ from typing import NamedTuple
 from alpo.core.directory import Listing, LogOptions, changed
 from alpo.core.hosting.hosting import Hosting
 from alpo.core.hosting.words import (
+    NO_LIST,
     Action,
     Facts,
     Found,
@@ -30,9 +31,11 @@ from alpo.core.hosting.words import (
     MakeStore,
     MoveStore,
     RunLog,
+    Standing,
     StopLog,
     StoreState,
     Tell,
+    standing_of,
 )
 from alpo.core.members import Identity, Member, MemberList, Role
 from alpo.core.settings import Settings
@@ -73,6 +76,7 @@ class Server:
     id: int
     known: int = 0
     store: tuple[bytes, StoreState] | None = None
+    moved: FoundStore | None = None
     made: int = 0
     runs: bool = False
     pending: Pending = NOTHING_PENDING
@@ -124,7 +128,7 @@ class Search:
         seen, queue = {first}, deque([first])
         while queue and (states_max is None or len(seen) < states_max):
             state = queue.popleft()
-            for after in self._after(state):
+            for after in map(self._told_done, self._after(state)):
                 self._check(after)
                 if after not in seen:
                     seen.add(after)
@@ -173,11 +177,15 @@ class Search:
             yield self._stepped(_put(state, begun), id)
         if pending.stop:
             ended = replace(server, runs=False, pending=pending._replace(stop=False, begin=None))
-            yield self._stepped(_put(state, ended), id, lambda hosting: hosting.stopped(NUMBER))
+            standing = _standing(state, server)
+            yield self._stepped(_put(state, ended), id, lambda hosting: hosting.stopped(NUMBER, standing))
         if pending.move:
             if not state.log[-1].lacks(NUMBER):
                 raise Broken("files", f"server {id} moves the store of a log that is not deleted")
-            moved = replace(server, store=None, pending=pending._replace(move=False))
+            away = server.store and FoundStore(
+                NUMBER, server.store[0], StoreState.STOPPED, CLUSTER, _standing(state, server)
+            )
+            moved = replace(server, store=None, moved=away, pending=pending._replace(move=False))
             yield self._stepped(_put(state, moved), id, lambda hosting: hosting.moved(NUMBER))
         if id == 2 != state.leader and state.left.leaders and server.known == len(state.log) - 1:
             left = state.left._replace(leaders=state.left.leaders - 1)
@@ -195,12 +203,13 @@ class Search:
         state = replace(state, hellos=tuple(each for each in state.hellos if server.id not in each[0]))
         for other in state.servers:
             if other.hosting is not None:
-                state = self._stepped(state, other.id, lambda hosting: hosting.gone(server.id))
+                state = self._stepped(state, other.id, lambda hosting: hosting.gone(_who(server.id)))
         return state
 
     def _boot(self, state: State, id: int) -> State:
         server = _get(state, id)
-        stores = [] if server.store is None else [FoundStore(NUMBER, *server.store, CLUSTER)]
+        stores = [] if server.store is None else [FoundStore(NUMBER, *server.store, CLUSTER, _standing(state, server))]
+        stores += [server.moved] if server.moved is not None else []
         hosting = Hosting(id, stores, 0.5)
         state = _put(state, replace(server, hosting=hosting, hosted="new"))
         for other in state.servers:
@@ -229,7 +238,7 @@ class Search:
         logs = {}
         listing = state.log[server.known]
         if server.runs and server.store is not None:
-            logs[NUMBER] = LogFacts(server.store[1], False, 0, first_list(state) or MemberList(()))
+            logs[NUMBER] = LogFacts(server.store[1], False, 0, 0, first_list(state) or MemberList(()))
         leads = state.leader == server.id and server.known == len(state.log) - 1
         return Facts(CLUSTER, listing, self._members, 0, True, leads, logs)
 
@@ -277,15 +286,19 @@ class Search:
             if server.store is not None and server.store[1] is StoreState.STARTED:
                 if first is None or not first.is_voter(Identity(server.id, server.store[0])):
                     raise Broken("founding", f"server {server.id} has begun with a store that is not in the first list")
-        leader = _get(state, state.leader)
-        if leader.hosting is None or leader.known < len(state.log) - 1 or first is None:
-            return
-        facts = self.facts(state, leader)
-        if any(not leader.hosting.deleting(facts, gone) for gone in facts.listing.deleted):
+        if state.done and first is not None:
             self.deleted += 1
-            run = [s.id for s in state.servers if s.runs and s.store is not None and first.get(s.id) is not None]
+            run = [s.id for s in state.servers if s.runs and s.store is not None
+                   and first.is_voter(Identity(s.id, s.store[0]))]
             if len(run) >= first.majority:
-                raise Broken("deleted", f"the deletion is done, and servers {run} still run the log")
+                raise Broken("deleted", f"the deletion is done, and servers {run} run the log")
+
+    def _told_done(self, state: State) -> State:
+        """The state with ``done``, once the first log's leader would say so; it never takes that back."""
+        leader = _get(state, state.leader)
+        if state.done or leader.hosting is None or leader.known < len(state.log) - 1:
+            return state
+        return replace(state, done=any(not leader.hosting.deleting(gone) for gone in state.log[-1].deleted))
 
 
 def first_list(state: State) -> MemberList | None:
@@ -294,6 +307,13 @@ def first_list(state: State) -> MemberList | None:
     if len({log.id for log in logs}) > 1:
         raise Broken("founding", "there are two first lists")
     return MemberList.from_plain(logs[0].first_list) if logs else None
+
+
+def _standing(state: State, server: Server) -> Standing:
+    """Standing of a server's store."""
+    first = first_list(state)
+    begun = server.store is not None and server.store[1] is StoreState.STARTED
+    return standing_of(0, first) if begun and first is not None else NO_LIST
 
 
 def _get(state: State, id: int) -> Server:

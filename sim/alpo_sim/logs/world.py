@@ -15,10 +15,11 @@ from dataclasses import replace
 from typing import Any
 
 from alpo.core.directory import NamedLog
-from alpo.core.entries import Entry
+from alpo.core.entries import Entry, Kind, parse_body
 from alpo.core.hosting.hosting import Hosting
 from alpo.core.hosting.words import (
     HOSTING,
+    NO_LIST,
     Action,
     Change,
     Facts,
@@ -30,11 +31,13 @@ from alpo.core.hosting.words import (
     MakeStore,
     MoveStore,
     RunLog,
+    Standing,
     StopLog,
     StoreState,
     Tell,
+    standing_of,
 )
-from alpo.core.members import StartStatus
+from alpo.core.members import Identity, MemberList, StartStatus
 from alpo.core.ready import Begin
 from alpo.core.replica import Replica
 from alpo.core.requests import Appended, FoundLog, Reply, Transfer
@@ -108,9 +111,29 @@ class OneLog(Cluster):
             begin(self.clients)
 
     def end_on(self, id: int) -> None:
-        """End this log's replica on a host, with its process or alone."""
+        """End this log's replica on a host, with its process."""
         self.stage.now_us = self._world.now_us
         self.crash(id)
+
+    def close_on(self, id: int) -> Standing:
+        """End this log's replica on a host in an orderly way. Returns how its store stands."""
+        self.stage.now_us = self._world.now_us
+        host = self.stage.hosts[id]
+        if host.replica is not None:
+            self.stage.crash(id, len(host.writes))
+        return self.standing_on(id)
+
+    def standing_on(self, id: int) -> Standing:
+        """Standing of the store on a host, by its disk."""
+        store = self.stage.hosts[id].store
+        boot = store.boot()
+        if not boot.start.cluster:
+            return NO_LIST
+        members_id, plain = boot.members_id, boot.members if boot.members is not None else boot.start.first_list
+        for entry in store.replay(boot.applied_id + 1):
+            if entry.kind == Kind.MEMBERS:
+                members_id, plain = entry.id, parse_body(entry)["members"]
+        return standing_of(members_id, MemberList.from_plain(plain))
 
     def lose_store(self, id: int) -> None:
         """Give a host that is down an empty disk of this log."""
@@ -156,9 +179,12 @@ class LogsWorld(World):
         self._stores: dict[int, dict[int, FoundStore]] = {id: {} for id in ids}
         #: Host -> number -> id of the cluster that a store is being made for.
         self._making: dict[int, dict[int, bytes]] = {id: {} for id in ids}
+        #: Host -> stores of deleted logs that were moved away.
+        self._moved_away: dict[int, list[FoundStore]] = {id: [] for id in ids}
         self._looking: dict[int, int] = dict.fromkeys(ids, 0)
         self._epoch: dict[tuple[int, int], int] = {}
-        self._joined: set[tuple[int, int]] = set()
+        #: Hosts that are connected -> who they were then.
+        self._joined: dict[tuple[int, int], tuple[Identity, Identity]] = {}
         self._last_us: dict[tuple[int, int], int] = {}
         self.checks.also.append(self._taken)
         self.after(_LOOK_US, self._reach)
@@ -175,15 +201,15 @@ class LogsWorld(World):
             return
         super().boot(id)
         stores = [self._state_of(id, store) for store in self._stores[id].values()]
+        stores += self._moved_away[id]
         self.hostings[id] = Hosting(id, stores, self.options.election_timeout_us / SECOND)
         self.look_soon(id)
 
     def _state_of(self, id: int, store: FoundStore) -> FoundStore:
-        boot = self.logs[store.number].stage.hosts[id].store.boot()
-        started = boot.start.status is StartStatus.STARTED
-        return store._replace(
-            incarnation=boot.me.incarnation, state=StoreState.STARTED if started else StoreState.EMPTY
-        )
+        log = self.logs[store.number]
+        boot = log.stage.hosts[id].store.boot()
+        state = StoreState.STARTED if boot.start.status is StartStatus.STARTED else StoreState.EMPTY
+        return store._replace(incarnation=boot.me.incarnation, state=state, standing=log.standing_on(id))
 
     def crash(self, id: int) -> None:
         super().crash(id)
@@ -196,6 +222,8 @@ class LogsWorld(World):
 
     def _crashed(self, id: int) -> None:
         self.hostings.pop(id, None)
+        for pair in [pair for pair in self._joined if id in pair]:
+            self._join(*pair, False)
         for log in self.logs.values():
             log.end_on(id)
         making, self._making[id] = self._making[id], {}
@@ -208,6 +236,7 @@ class LogsWorld(World):
         super().wipe(id)
         held = [self.logs[number] for number in self._stores[id]]
         if all(self._may_lose(log, id) for log in held) and self.rng.random() < 0.6:
+            self._moved_away[id].clear()
             for log in held:
                 self._lose(id, log)
 
@@ -269,13 +298,15 @@ class LogsWorld(World):
 
     def _join(self, a: int, b: int, whole: bool) -> None:
         self._epoch[a, b] = self._epoch.get((a, b), 0) + 1
-        (self._joined.add if whole else self._joined.discard)((a, b))
-        for one, other in ((a, b), (b, a)):
+        if whole:
+            self._joined[a, b] = self.stage.hosts[a].running.me, self.stage.hosts[b].running.me
+            who = self._joined[a, b]
+        else:
+            who = self._joined.pop((a, b))
+        for one, other in ((a, who[1]), (b, who[0])):
             hosting = self.hostings.get(one)
-            if hosting is not None and whole:
-                hosting.connected(self.stage.hosts[other].running.me)
-            elif hosting is not None:
-                hosting.gone(other)
+            if hosting is not None:
+                (hosting.connected if whole else hosting.gone)(other)
             self.look_soon(one)
 
     def _tell(self, id: int, peer: int, message: HostMessage) -> None:
@@ -322,7 +353,7 @@ class LogsWorld(World):
         for action in hosting.step(facts, host.mono_s(self.now_us)):
             self._act(id, action)
         if facts.leads:
-            self.done |= {gone.number for gone in facts.listing.deleted if not hosting.deleting(facts, gone)}
+            self.done |= {gone.number for gone in facts.listing.deleted if not hosting.deleting(gone)}
         due_us = host.when_us(hosting.deadline_s())
         if due_us < 1 << 60:
             self.at(max(due_us, self.now_us + 1), self._look_again, id, host.boots)
@@ -356,7 +387,7 @@ class LogsWorld(World):
             self.logs[action.log.number].run_on(id, action.log, first)
         elif isinstance(action, StopLog | MoveStore):
             end = self._stopped if isinstance(action, StopLog) else self._moved
-            self.after(self.rng.randrange(20 * MS), end, id, self.stage.hosts[id].boots, action.number)
+            self.after(self.rng.randrange(20 * MS), end, id, self.stage.hosts[id].boots, action)
         elif isinstance(action, Tell):
             peers = list(self.stage.hosts) if action.peer is None else [action.peer]
             for peer in peers:
@@ -382,18 +413,29 @@ class LogsWorld(World):
             self.hostings[id].made(self._stores[id][number])
             self.look_soon(id)
 
-    def _stopped(self, id: int, boots: int, number: int) -> None:
+    def _stopped(self, id: int, boots: int, action: StopLog) -> None:
+        number = action.number
         if self.stage.hosts[id].boots == boots and id in self.hostings:
-            self.logs[number].end_on(id)
-            self.hostings[id].stopped(number)
+            self.hostings[id].stopped(number, self.logs[number].close_on(id))
             self.look_soon(id)
 
-    def _moved(self, id: int, boots: int, number: int) -> None:
+    def _moved(self, id: int, boots: int, action: MoveStore) -> None:
+        number = action.number
         if self.stage.hosts[id].boots == boots and id in self.hostings:
-            self.directory.may_move(id, number)
-            self._stores[id].pop(number, None)
+            store = self._state_of(id, self._stores[id].pop(number))
+            if action.retired:
+                self._check_retired(id, store)
+            else:
+                self.directory.may_move(id, number)
+                self._moved_away[id].append(store._replace(state=StoreState.STOPPED))
             self.hostings[id].moved(number)
             self.look_soon(id)
+
+    def _check_retired(self, id: int, store: FoundStore) -> None:
+        """Check that a store that makes room for another one is out of its log."""
+        log = self.logs[store.number]
+        if any(members.holds(Identity(id, store.incarnation)) for members in log.lists.in_force()):
+            raise Broken("files", f"server {id} moves its store of log {store.number} away, which is a member's")
 
     # -- the run ----------------------------------------------------------------------------------------
 
@@ -441,6 +483,10 @@ class LogsWorld(World):
                 said += [f"server {id} keeps deleted log {n}" for n in stores if self.directory.now.get(n) is None]
                 said += [f"server {id} has no store of log {row.number}" for row in self.directory.now.logs
                          if row.number not in stores]
+        if not self.options.wipes:
+            hosting = self.hostings[leader.me.id]
+            said += [f"the deletion of log {gone.number} is not done" for gone in self.directory.now.deleted
+                     if hosting.deleting(gone)]
         return said
 
 
@@ -458,7 +504,10 @@ def facts_of(replica: Replica) -> LogFacts:
             member.id for member in members.other_voters()
             if member.id in replica.connected and leadership.peers[member.id].match_id >= replica.guaranteed_id
         )
-    return LogFacts(state, leads, replica.leader_id, members.latest, changing, ready)
+    retired = replica.retired or (
+        replica.first_start.started and members.standing == "GONE" and members.latest_id <= replica.guaranteed_id
+    )
+    return LogFacts(state, leads, replica.leader_id, members.latest_id, members.latest, changing, ready, retired)
 
 
 def _unfounded(replica: Replica, number: int) -> NamedLog:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alpo.core import directory, snapshots
 from alpo.core.directory import Directory, Listing
-from alpo.core.hosting import hosting, leading
+from alpo.core.hosting import leading
 from alpo.core.hosting.leading import Leading
 from alpo.core.operator_requests import OperatorRequests
 from alpo.storage.memory import MemoryStore
@@ -30,7 +30,6 @@ _AGAIN = """if log.first_list is not None:
 _QUIET = {"seconds": 12, "load": IDLE}
 _PLAIN = world(fault_every_us=500 * MS, **_QUIET)
 _TORN = world(network=SLOW, faults=("isolate", "cut", "crash"), **_QUIET)
-_ACKNOWLEDGING = world(network=SLOW, faults=("isolate", "cut", "crash"))
 _LOSING = world(fault_every_us=SECOND, wipes=4)
 _CHANGING = world(seconds=8, load=IDLE, fault_every_us=2 * SECOND, spares=1, stewards=1)
 _CRASHING = world(fault_every_us=200 * MS, faults=("crash", "crash_all"), limits=SAVING, **_QUIET)
@@ -52,7 +51,7 @@ LOGS = (
     ),
     _made(
         "L2", "logs", "a log is founded a second time", "two first lists, so two logs under one name",
-        (edit(directory, "_founded", ("if log.first_list is not None:", "if False:")),
+        (edit(directory, "_founded", ("log.first_list is not None or first_list is None", "first_list is None")),
          edit(OperatorRequests, "found_log", (" or log.first_list is not None", "")),
          edit(Leading, "step", ("if log.first_list is None:", _AGAIN)),
          edit(Leading, "_found", (" and store.state is StoreState.EMPTY", ""))),
@@ -71,18 +70,12 @@ LOGS = (
         (edit(Listing, "lacks", ("FIRST_NUMBER < number < self.next_number and ", "")),), _CRASHING, ("files",),
     ),
     _made(
-        "L5", "logs", "a deletion is done once one server has stopped the log", "the others acknowledge appends to it",
-        (edit(hosting, "blocked", ("len(others) < min(len(each) // 2 + 1 for each in lists)",
-                                   "any(log.state is StoreState.STOPPED for log in there.values())")),),
-        _ACKNOWLEDGING, ("deleted",),
-    ),
-    _made(
-        "L6", "logs", "the number of a deleted log is given out again", "clients and stores take one log for the other",
+        "L5", "logs", "the number of a deleted log is given out again", "clients and stores take one log for the other",
         (edit(directory, "_deleted", ("listing._replace(", "listing._replace(next_number=log.number, ")),),
         _PLAIN, _SEEN,
     ),
     _made(
-        "L7", "R30", "a log's store that was lost comes back under its old incarnation",
+        "L6", "R30", "a log's store that was lost comes back under its old incarnation",
         "what it had promised is forgotten",
         (swap(OneLog, "lose_store", _keeps_incarnation),), _LOSING,
         ("alarm", "one log", "guaranteed on a majority", "leader completeness", "one leader a term", "gapless",
@@ -90,21 +83,21 @@ LOGS = (
          "founding"),
     ),
     _made(
-        "L8", "logs", "the leader of a log follows no removal", "a server that was removed leads it for ever",
-        (edit(leading, "next_change", ("if member.id not in target:", "if False:")),), _CHANGING, ("no progress",),
+        "L7", "logs", "the leader of a log follows no removal", "a server that was removed leads it for ever",
+        (edit(leading, "next_changes", ("return adds + removes", "return adds")),), _CHANGING, ("no progress",),
     ),
     _made(
-        "L9", "logs", "a snapshot leaves the directory out", "a server that was brought up by one knows of no log",
+        "L8", "logs", "a snapshot leaves the directory out", "a server that was brought up by one knows of no log",
         (edit(snapshots, "snapshot_head", ("if snapshot.table.directory is None:", "if True:")),),
         _BROUGHT_UP, ("directory",),
     ),
     _made(
-        "L10", "logs", "the directory is left out of what is saved", "a server that starts again knows of no log",
+        "L9", "logs", "the directory is left out of what is saved", "a server that starts again knows of no log",
         (edit(Directory, "plain_at", ("None if listing == Listing() else listing.to_plain()", "None")),),
         _CRASHING, ("directory", "alarm"),
     ),
     _made(
-        "L11", "logs", "an expunge leaves the directory as it was", "two servers have different logs",
+        "L10", "logs", "an expunge leaves the directory as it was", "two servers have different logs",
         (swap(Directory, "expunge", lambda self, from_id: None),), _TORN, ("directory", "alarm"),
     ),
 )
