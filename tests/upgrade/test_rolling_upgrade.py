@@ -175,7 +175,7 @@ async def test_there_is_no_way_back_and_it_says_so(tmp_path: Path, later: Path) 
         server = running.servers[1]
         server.release = later
         running.start()
-        code, _, err = await alpo("cluster", "init", "--servers", running.addresses)
+        code, _, err = await alpo("cluster", "init", "--servers", running.addresses, "--timeout", "60")
         assert code == 0, err
         await running.leader()
         assert server.process is not None

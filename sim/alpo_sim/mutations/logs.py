@@ -7,6 +7,7 @@ from alpo.core.directory import Directory, Listing
 from alpo.core.hosting import leading
 from alpo.core.hosting.leading import Leading
 from alpo.core.operator_requests import OperatorRequests
+from alpo.core.replica import Replica
 from alpo.storage.memory import MemoryStore
 
 from ..logs.world import LogsWorld, OneLog
@@ -98,6 +99,6 @@ LOGS = (
     ),
     _made(
         "L10", "logs", "an expunge leaves the directory as it was", "two servers have different logs",
-        (swap(Directory, "expunge", lambda self, from_id: None),), _TORN, ("directory", "alarm"),
+        (edit(Replica, "expunge", ("in self._made:", "in self._made[:-1]:")),), _TORN, ("directory", "alarm"),
     ),
 )
