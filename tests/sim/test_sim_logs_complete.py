@@ -40,7 +40,10 @@ def test_whatever_happens_within_bounds_every_demand_holds(bounds: Bounds) -> No
      "founding"),
     (NOTHING._replace(crashes=1), edit(Listing, "lacks", ("FIRST_NUMBER < number < self.next_number and ", "")),
      "files"),
-    (NOTHING._replace(deletes=True), edit(hosting, "over", ("count > len(voters) // 2", "count")), "deleted"),
+    pytest.param(
+        NOTHING._replace(deletes=True), edit(hosting, "over", ("count > len(voters) // 2", "count")), "deleted",
+        marks=pytest.mark.soak,
+    ),
     pytest.param(  # a log that is stopped, and not moved away, may run again
         NOTHING._replace(crashes=1, deletes=True),
         edit(Hosting, "_tell", ("store = self._moved.get(gone.number)",
