@@ -20,7 +20,7 @@ BUDGET = {
     "lines of alpo": 51_070,
     "lines of cli": 10_500,
     "lines of sim": 18_750,
-    "lines of tests": 70_690,
+    "lines of tests": 70_720,
     "files of alpo, cli and sim": 337,
     "options of alpo and alpo-pipeline": 592,
     "words of docs and README": 63_260,

@@ -155,6 +155,40 @@ def test_a_deleted_log_is_stopped_then_moved_and_told_so_only_then() -> None:
     assert again.step(facts(deleted=(gone,)), 0.0) == [Tell(None, LogHello((says,)))]
 
 
+def test_a_store_that_another_cluster_has_deleted_holds_up_no_log() -> None:
+    """The first log's store was lost, and the server is in a new cluster, which counts from 2 again."""
+    away = FoundStore(2, b"s" * 16, STOPPED, b"d" * 16, standing_of(0, members(1, 2, 3)))
+    host = hosting(away)
+    assert host.step(facts(log()), 0.0) == [MakeStore(2, "log-2"), Tell(None, LogHello(()))]
+    host = hosting(away)
+    assert host.step(facts(deleted=(deleted(members(1, 2, 3)),)), 0.0) == [Tell(None, LogHello(()))]
+    host = hosting(away._replace(cluster=CLUSTER))  # the directory is behind
+    assert done(host.step(facts(log()), 0.0)) == []
+
+
+def test_a_store_that_could_not_be_made_is_asked_for_again() -> None:
+    host = hosting()
+    assert done(host.step(facts(log()), 0.0)) == [MakeStore(2, "log-2")]
+    host.not_made(2)
+    assert done(host.step(facts(log()), 0.1)) == [MakeStore(2, "log-2")]
+
+
+def test_a_retired_store_makes_room_if_the_server_is_a_member_again() -> None:
+    first = members(1, 2, 3)
+    host = hosting(store())
+    host.step(facts(log(first=first)), 0.0)
+    out = {2: runs(False, 2, first, retired=True)}
+    assert done(host.step(facts(log(first=first), logs=out, members=members(2, 3, gone=(1,))), 0.1)) == []
+    assert done(host.step(facts(log(first=first), logs=out, members_sure=False), 0.2)) == []
+    assert done(host.step(facts(log(first=first), logs=out), 0.3)) == [StopLog(2)]
+    host.stopped(2, standing_of(0, first))
+    assert done(host.step(facts(log(first=first)), 0.4)) == [MoveStore(2, retired=True)]
+    host.moved(2)
+    assert done(host.step(facts(log(first=first)), 0.5)) == [MakeStore(2, "log-2")]
+    host.made(store(incarnation=b"new store......."))
+    assert done(host.step(facts(log(first=first)), 0.6)) == [RunLog(log(first=first), None)]
+
+
 def test_a_new_connection_is_told_and_what_an_old_one_told_is_forgotten() -> None:
     host = hosting(store(), peers=told(2, 3))
     first = host.step(facts(log(), leads=True), 0.0)

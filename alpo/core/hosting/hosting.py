@@ -160,8 +160,8 @@ class Hosting:
 
     def _keep(self, log: NamedLog, facts: Facts, actions: list[Action]) -> None:
         """Have the store of a log that is not deleted, and run it once the log is founded."""
-        store = self._stores.get(log.number)
-        if log.number in self._moved:
+        store, moved = self._stores.get(log.number), self._moved.get(log.number)
+        if moved is not None and moved.cluster == facts.cluster:
             return  # deleted: the directory is behind, as after a start
         if store is None:
             if log.number not in self._making:
