@@ -29,7 +29,10 @@ DELETED_MAX = 64
 NONCE_BYTES = 16
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 #: The refusal of a name that is not a `valid_log`.
-LOG_NAME_WANTED = "a log's name is 1 to 63 characters of a-z, 0-9, '.', '_' and '-', and begins with a letter or digit"
+LOG_NAME_WANTED = (
+    "a log's name is 1 to 63 characters of a-z, 0-9, '.', '_' and '-', begins with a letter or digit, and is not"
+    f" {FIRST_NAME}, the first log's"
+)
 
 
 def valid_log(name: str) -> bool:
