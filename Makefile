@@ -26,13 +26,14 @@ EXPLORE_SECONDS ?= 300
 # Tests and demos start hundreds of processes: none is to compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-# $(call with_mypy,ARGUMENTS OF MYPY,ARGUMENTS OF PYTEST): both at the same time, fails if one of them does. What mypy
-# says comes last.
+# $(call with_mypy,ARGUMENTS OF MYPY,ARGUMENTS OF PYTEST,BEFORE PYTEST): both at the same time, fails if one of them does.
+# What mypy says comes last.
 define with_mypy
 @echo "mypy and, beside it, pytest $(2)"; \
 said=$$(mktemp) || exit; \
 $(BIN)/mypy $(1) > "$$said" 2>&1 & beside=$$!; \
 trap 'rm -f "$$said"' EXIT; \
+$(if $(3),{ $(3); } || true;) \
 $(BIN)/python -m pytest $(2); pytest=$$?; \
 wait $$beside; mypy=$$?; echo "mypy:"; cat "$$said"; \
 test $$pytest -eq 0 || echo "pytest has failed" >&2; test $$mypy -eq 0 || echo "mypy has failed" >&2; \
@@ -78,9 +79,10 @@ lint: $(TEST_STAMP) ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# The first collection writes what pytest makes of each test module; else every worker would make all of it.
 test: $(TEST_STAMP) ## everything: ruff, mypy --strict, all tests but the slow kinds' matrices (make soak)
 	$(BIN)/ruff check .
-	$(call with_mypy,,$(IN_PARALLEL) --durations=25 --durations-min=2)
+	$(call with_mypy,,$(IN_PARALLEL) --durations=25 --durations-min=2,test -d tests/__pycache__ || { echo "compiling the tests ..."; $(BIN)/python -m pytest --collect-only -qq > /dev/null 2>&1; })
 	$(BIN)/python -m pytest -m alone --quiet --numprocesses=1 tests/cluster
 
 check: WORKERS := 2

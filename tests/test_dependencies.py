@@ -22,6 +22,7 @@ USES = {
     "pygments": ("docs/theme/hooks.py", r"^from pygments\.formatters import"),
     "setuptools": ("hatch_build.py", r"^        from setuptools import"),
     "ruff": ("Makefile", r"^\t\$\(BIN\)/ruff check"),
+    "pytest-rerunfailures": ("tests/conftest.py", r"pytest\.mark\.flaky\(reruns"),
     "pytest-timeout": ("pyproject.toml", r"^timeout_method = "),
     "pytest-trio": ("tests/node/test_pace.py", r"^pytestmark = pytest\.mark\.trio[\s\S]*autojump_clock"),
     "pytest-xdist": ("tests/conftest.py", r"^from xdist\.scheduler import"),

@@ -25,9 +25,9 @@ from alpo.rsm.hosted import COMMAND_ROOM, Hosted, Made, Raised
 from alpo.rsm.machine import Outcome, time_ms_of
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ledger"
-WORKERS, KILLS, ACCOUNTS = 3, 10, 10
+WORKERS, KILLS, ACCOUNTS = 3, 6, 10
 #: Kills after which the leader of the log is killed, too, and those after which a snapshot is taken.
-LEADERS, SNAPSHOTS = (2, 6), (0, 3, 5, 8)
+LEADERS, SNAPSHOTS = (2, 4), (0, 3, 5)
 #: Answers of a worker before it is killed.
 ANSWERS = 15
 

@@ -23,8 +23,9 @@ from alpo.state.codec import Command, decode
 from alpo.state.machine import Machine
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "scheduler"
-#: Jobs submitted at least, one every `EVERY_S` seconds all through the test.
-JOBS, EVERY_S = 40, 0.1
+#: Jobs submitted at least, one every `EVERY_S` seconds; further ones, all through the test, every `LATER_S`: on a slow
+#: machine the agents have to come to an end with them.
+JOBS, EVERY_S, LATER_S = 40, 0.1, 0.5
 
 
 class Program:
@@ -118,7 +119,7 @@ async def _submit_while(state: State, step: Callable[[], Awaitable[None]]) -> in
         while not over or number < JOBS:
             await state.put(f"job/{number:04}", json={"status": "waiting"})
             number += 1
-            await trio.sleep(EVERY_S)
+            await trio.sleep(EVERY_S if number < JOBS else LATER_S)
     return number
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import anyio
 import pytest
 from registry_kit import BACKENDS, NAME, run, states
+from some import some
 
 from alpo.errors import AlpoError
 from alpo.registry import Admit, Deposed, Readmit, Registry, Reject, Remove
@@ -79,7 +80,7 @@ def contradictions(told: list[Told]) -> list[str]:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", some(range(6)))
 def test_registrars_in_turn(seed: int, backend: str) -> None:
     async def scenario(cluster: Cluster) -> None:
         told: list[Told] = []

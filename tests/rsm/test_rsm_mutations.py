@@ -14,6 +14,7 @@ import test_rsm_crashes as crashes
 import test_rsm_disputes as disputes
 import test_rsm_odd_machines as odd
 import test_rsm_replica as replicas
+from some import some
 from test_rsm_model import one_run, short_times
 
 from alpo.errors import AlpoError, NotGuaranteed
@@ -401,7 +402,7 @@ MUTATIONS: dict[Patch, Check] = {
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("number", range(len(MUTATIONS)), ids=[patch.__name__ for patch in MUTATIONS])
+@pytest.mark.parametrize("number", some(range(len(MUTATIONS))), ids=[patch.__name__ for patch in MUTATIONS])
 def test_a_mutation_is_caught(number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     mutate, check = [*MUTATIONS.items()][number]
     mutate(monkeypatch)

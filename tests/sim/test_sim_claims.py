@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 import pytest
+from some import some
 
 from alpo.core import entries
 from alpo.core.changes import Changes
@@ -78,7 +79,7 @@ CASES: dict[str, tuple[int, str, Patch]] = {
 
 
 @pytest.mark.pure
-@pytest.mark.parametrize("what", CASES)
+@pytest.mark.parametrize("what", some(CASES))
 def test_it_is_seen(what: str) -> None:
     first, invariant, patch = CASES[what]
     seen: list[tuple[int, str, str]] = []

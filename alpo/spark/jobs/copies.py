@@ -38,8 +38,8 @@ from ..origin import Origin, SourceError
 
 T = TypeVar("T")
 
-#: Seconds until servers are asked again of which none answered.
-_PAUSE_S = 0.25
+#: Seconds until servers are asked again, and how often one that does not answer is asked while another does.
+_PAUSE_S, _TRIES = 0.25, 3
 
 
 class Member(NamedTuple):
@@ -60,11 +60,13 @@ class Member(NamedTuple):
 def members_of(servers: tuple[str, ...], timeout_s: float) -> list[Member]:
     """The status of every member. Raises `SourceError` if none answers in time, or they belong to several clusters."""
     async def ask(log: Log) -> list[MemberStatus]:
-        until_s = anyio.current_time() + timeout_s
+        until_s, tries = anyio.current_time() + timeout_s, 1
         while True:
             rows = await log.status()
-            if any(row["reachable"] for row in rows) or anyio.current_time() >= until_s:
+            answers = [row["reachable"] for row in rows]
+            if all(answers) or (any(answers) and tries >= _TRIES) or anyio.current_time() >= until_s:
                 return rows
+            tries += 1
             await anyio.sleep(_PAUSE_S)
 
     members = [_member(dict(row)) for row in _ask(servers, timeout_s, ask)]
