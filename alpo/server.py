@@ -31,6 +31,7 @@ from alpo.node.admission import LIVE_LIMITS, DiskCare, Limits, fitted
 from alpo.node.driver import wall_ms
 from alpo.node.event_log import is_console, set_up_logs
 from alpo.node.host import CannotReload, Fresh, Host
+from alpo.node.hosted import Shelf
 from alpo.node.listener import ListenError, open_listener
 from alpo.node.log_sink import reason, told_on_stdout
 from alpo.node.retention import Retention
@@ -39,6 +40,7 @@ from alpo.node.signals import Signals
 from alpo.storage import schema
 from alpo.storage.boot import has_lost, set_aside
 from alpo.storage.events import event_row
+from alpo.storage.hosted import find_stores
 from alpo.storage.interface import DamagedStore, StoreError
 from alpo.storage.scrub import ScrubMark
 from alpo.storage.sqlite import SqliteStore
@@ -191,8 +193,8 @@ def _run(config: Config, reload: Reloader, security: Security, signals: Signals)
         me = store.boot().me
         host = Host(
             replica_config(config, me), limits_of(config), store,
-            lambda done, failed: Writer(store, done, failed), retention_of(config), disk_care(config),
-            security,
+            lambda done, failed: Writer(store, done, failed), retention_of(config), disk_care(config, config.data),
+            security, shelf_of(config),
         )
         gc.set_threshold(*_GC_THRESHOLDS)
         gc.freeze()
@@ -269,10 +271,16 @@ def replica_config(config: Config, me: Any) -> ReplicaConfig:
     )
 
 
-def disk_care(config: Config) -> DiskCare:
-    """The checks to make of the data directory."""
+def disk_care(config: Config, folder: Path) -> DiskCare:
+    """The checks to make of the store in ``folder``."""
     given = config.storage
-    return DiskCare(given.low_water_bytes, given.scrub_bytes_per_s, ScrubMark(config.data), given.scrub_pass_s)
+    return DiskCare(given.low_water_bytes, given.scrub_bytes_per_s, ScrubMark(folder), given.scrub_pass_s)
+
+
+def shelf_of(config: Config) -> Shelf:
+    """The stores of the logs besides the first; the data directory's lock is held."""
+    found, troubles = find_stores(config.data, config.id)
+    return Shelf(config.data, config.id, found, troubles, functools.partial(disk_care, config))
 
 
 def limits_of(config: Config) -> Limits:

@@ -15,15 +15,16 @@ import pytest
 import typer
 
 ROOT = Path(__file__).parents[1]
-#: The most that there may be of each. The directory of logs and hosting took 1,245 lines of alpo and 1,150 of sim.
+#: The most that there may be of each. The directory of logs and hosting took 1,245 lines of alpo
+#: and 1,150 of sim; servers that host several logs, with their messages and their files, 1,150 more of alpo.
 BUDGET = {
-    "lines of alpo": 51_070,
+    "lines of alpo": 52_300,
     "lines of cli": 10_500,
     "lines of sim": 18_750,
-    "lines of tests": 70_720,
-    "files of alpo, cli and sim": 337,
+    "lines of tests": 71_250,
+    "files of alpo, cli and sim": 340,
     "options of alpo and alpo-pipeline": 592,
-    "words of docs and README": 63_260,
+    "words of docs and README": 63_500,
 }
 #: The part of a number that may be left over.
 SPARE = 1 / 20

@@ -186,7 +186,7 @@ APPENDS = (w.Append, w.AppendAfter)
 #: Requests that are written down with who made them: operators', which change more than the log's end.
 AUDITED = frozenset((
     q.Initialise, q.Trim, q.ChangeMember, q.Transfer, q.ChangeSettings, q.DropSession, q.DropCursor, w.Backup,
-    w.AcceptClocks,
+    w.AcceptClocks, q.CreateLog, q.SetLog, q.RenameLog, q.DeleteLog,
 ))
 
 
@@ -298,14 +298,15 @@ class ClientRequests:
         if handler is not None:
             handler(self, request)
             return
-        about = 0
-        if isinstance(request, q.ChangeMember):
-            about = request.id
-            if why := _undialled(request.address):
-                self.refuse(number, Code.CANNOT_CHANGE, detail=why)
-                return
-        core_request = cast(Any, request)  # of the types left
-        self._poster.post(core_request._replace(origin=Asked(self, number, about)))
+        if isinstance(request, q.ChangeMember) and (why := _undialled(request.address)):
+            self.refuse(number, Code.CANNOT_CHANGE, detail=why)
+            return
+        self.post_for(number, request)
+
+    def post_for(self, number: int, request: Any) -> None:
+        """Hand a request that was taken to the core; the answer goes to request ``number``."""
+        about = request.id if isinstance(request, q.ChangeMember) else 0
+        self._poster.post(request._replace(origin=Asked(self, number, about)))
 
     def _may(self, rights: Rights, request: w.ClientRequest) -> bool:
         """True if the certificate allows the request; otherwise it is refused, and was never taken."""

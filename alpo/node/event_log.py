@@ -38,6 +38,12 @@ EVENTS: dict[str, tuple[str, str]] = {
     "stopping_itself": ("critical", "it cannot go on, and ends: `why`"),
     "invariant_broken": ("critical", "it has stopped itself rather than carry on: keep its data directory"),
     "store_set_aside": ("critical", "its store is damaged or was put back: moved to `where`, and it begins anew"),
+    # -- logs besides the first, by their `number`
+    "log_runs": ("info", "a log has begun to run here: its `name` at the time, `last_id` in its store"),
+    "log_failed": ("error", "a log cannot run here, or its store can be neither made nor moved: `why`"),
+    "log_store_set_aside": ("critical", "a log's store is damaged (`why`): moved to `where`; another takes its place"),
+    "log_store_moved": ("info", "a log was deleted, or its store is none any more: the store was moved to `to`"),
+    "log_store_ignored": ("warning", "a store lies there that cannot be this cluster's log: `why`; it is left alone"),
     "reloaded": ("info", "SIGHUP: `changed` is in force, `needs_restart` is not"),
     "reload_failed": ("error", "SIGHUP: the configuration is wrong (`why`), and the one before stays in force"),
     "unknown_environment": ("warning", "environment variables that begin with ALPOD_ and are no key of alpod's"),

@@ -1,5 +1,5 @@
 """A server from start to stop: its port, its links to other servers and its HTTP, in which order they start, and how it
-leaves. The log that it serves is a `LogServer`.
+leaves. Its first log is a `LogServer`; the others are hosted by `Hosted`.
 
 Laws:
 
@@ -16,29 +16,36 @@ import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from dataclasses import replace
+from typing import NamedTuple, TypeAlias, cast
 
 import trio
 
 from alpo._version import __version__, build
 from alpo.core.config import ReplicaConfig
+from alpo.core.directory import LogOptions, NamedLog
 from alpo.core.disk_space import TELL_SHARE
-from alpo.core.members import INCARNATION_BYTES
-from alpo.core.requests import Code
+from alpo.core.members import INCARNATION_BYTES, Configured, Identity
+from alpo.core.requests import Code, CreateLog
+from alpo.core.settings import Settings
 from alpo.storage.interface import Store
+from alpo.storage.sqlite import SqliteStore
+from alpo.storage.writer import Writer
 from alpo.wire import requests as w
 from alpo.wire.codec import encode_problem
+from alpo.wire.requests import LOGS_VERSION
 
 from .admission import NO_CARE, DiskCare, Limits
-from .client_connection import Handler
+from .client_connection import ClientRequests, Handler
 from .event_log import feed_watchdog, notify, set_level
-from .listener import Listener
+from .hosted import Hosted, Shelf
+from .listener import Front, Listener
 from .log_server import LogServer, MakeWriter, soon
 from .peers import GRACE_TIMEOUTS, Peers
-from .poller import Poller
+from .poller import Owners, Poller
 from .report import Report
 from .retention import KEEP_ALL, Retention
-from .routes import Ourselves, Routes
+from .routes import LogRoutes, Ourselves, Routes
 from .security import Security
 from .signals import STOP_S_MAX, Signals
 from .status import tell_waiting
@@ -46,6 +53,8 @@ from .threads import in_thread
 
 #: Time to finish what is in flight; the rest of `STOP_S_MAX` is for closing the store.
 LEAVE_S_MAX = STOP_S_MAX - 0.5
+#: Most bytes of entries that each log besides the first keeps in memory.
+_OTHER_TAIL_BYTES = 2 << 20
 
 
 class CannotReload(Exception):
@@ -93,13 +102,42 @@ def _nothing_new() -> Fresh:
     return Fresh()
 
 
+def kept_of(options: LogOptions, given: Retention) -> Retention:
+    """The retention of a log: its own options, else as the server is configured."""
+    if not (options.keep_ms or options.keep_bytes):
+        return given
+    return replace(
+        given, max_age_s=options.keep_ms / 1000 if options.keep_ms else None, max_bytes=options.keep_bytes or None,
+        max_entries=None,
+    )
+
+
+class LogServices:
+    """The parts of a server that clients of another log than the first use (`client_connection.Services`)."""
+
+    def __init__(self, host: Host, log: LogServer) -> None:
+        self._host, self._replica = host, log.replica
+        report = Report(host, log)
+        self.limits = host.limits
+        self.handlers: Mapping[type, Handler] = {
+            **log.handlers, w.Status: report.begin_status, w.ListEvents: report.begin_events,
+        }
+        self.trouble_with, self.no_right, self.asked = host.trouble_with, host.no_right, host.asked
+
+    def address_of(self, id: int) -> str:
+        """The address of server ``id``; "" for 0 or if unknown."""
+        return self._replica.address_of(id) if id else ""
+
+
 class Host:
     """One server; `run` it once. It also implements `Services` for clients' connections."""
 
     def __init__(
         self, cfg: ReplicaConfig, limits: Limits, store: Store, make_writer: MakeWriter,
         retention: Retention = KEEP_ALL, care: DiskCare = NO_CARE, security: Security | None = None,
+        shelf: Shelf | None = None,
     ) -> None:
+        """``shelf``: where the stores of other logs are; None: there can be none."""
         timers_ms = (
             round(cfg.heartbeat_s * 1000), round(cfg.election_timeout_s * 1000), round(cfg.stagger_s * 1000)
         )
@@ -110,9 +148,12 @@ class Host:
         self.leaving = False
         self._cfg = cfg
         self.routes = Routes()
+        self._shelf = shelf
         self._make_log = functools.partial(
             LogServer, cfg, limits, store, make_writer, retention, care, self.security, self.routes, self._tell_systemd
         )
+        self._retention = retention
+        self.hosted: Hosted | None = None
         self._told_systemd = ""
         self._reload_asked = trio.Event()
         self._ended = trio.Event()
@@ -167,7 +208,56 @@ class Host:
         #: Handlers of the requests that the core does not answer, by their types.
         self.handlers: Mapping[type, Handler] = {
             **self.log.handlers, w.Status: self.report.begin_status, w.ListEvents: self.report.begin_events,
+            CreateLog: self._create_log,
         }
+
+        if self._shelf is not None:
+            self.hosted = Hosted(
+                self.us.me.id, self.driver, self.routes, self._shelf, self._make_other,
+                self._cfg.election_timeout_s, self._follow_logs,
+            )
+
+    # -- other logs (rules.md#logs) ---------------------------------------------------------------------
+
+    def _make_other(self, log: NamedLog, me: Identity, store: SqliteStore, care: DiskCare) -> LogServer:
+        """The server of another log than the first."""
+        cfg = replace(
+            self._cfg, me=me, configured=(Configured(me.id, self._cfg.address),), auto_init=False, joining=True,
+            settings=Settings.from_plain(log.settings), first_log=False, cluster_wanted=log.id,
+            tail_bytes_max=min(self._cfg.tail_bytes_max, _OTHER_TAIL_BYTES),
+        )
+        return LogServer(
+            cfg, self.limits, store, functools.partial(Writer, store), kept_of(log.options, self._retention), care,
+            self.security, LogRoutes(self.routes, log.number), lambda: None,
+        )
+
+    def _follow_logs(self) -> None:
+        """Take note that a log has begun or ended here."""
+        assert self.hosted is not None
+        running = self.hosted.running
+        drivers = [self.driver, *(each.server.driver for each in running.values())]
+        self.poller.owner = Owners(drivers) if running else self.driver
+        known = self.listener.fronts
+        self.listener.follow_logs([
+            known.get(number) or Front(
+                number, each.log.name, each.server.driver, LogServices(self, each.server), self.routes
+            )
+            for number, each in running.items()
+        ])
+
+    def _create_log(self, client: ClientRequests, ask: CreateLog) -> None:
+        """Have a log created, unless a member could not read of it."""
+        old = [
+            f"server {member.id}" for member in self.replica.members.latest.replicas
+            if member.id != self.us.me.id and self.peers.spoken.get(member.identity, 0) < LOGS_VERSION
+        ]
+        why = f"{' and '.join(old)} may be too old to know of logs: they must be up, and of this release" if old else ""
+        if self.hosted is None:
+            why = "this server has no place for another log"
+        if why and self.replica.leadership is not None:
+            client.refuse(cast(int, ask.origin), Code.CANNOT_CHANGE, detail=why)
+        else:
+            client.post_for(cast(int, ask.origin), ask)
 
     # -- events -----------------------------------------------------------------------------------------
 
@@ -188,6 +278,8 @@ class Host:
             nursery.start_soon(self._reload_when_asked, reload)
             await self.log.start(nursery)
             nursery.start_soon(self.poller.run)
+            if self.hosted is not None:
+                nursery.start_soon(self.hosted.run)
             self.peers.start(nursery)
             nursery.start_soon(self.listener.run, listening)
             nursery.start_soon(self.listener.follow_certificates)
@@ -250,6 +342,8 @@ class Host:
     async def _leave(self) -> None:
         self.driver.note("stopping", state=self.replica.state.value, term=self.replica.term)
         with trio.move_on_after(LEAVE_S_MAX) as scope:
+            if self.hosted is not None:
+                await self.hosted.leave()
             await self.log.leave()
             for client in list(self.listener.clients):
                 await client.wait_idle()

@@ -21,11 +21,13 @@ import errno
 import math
 import socket
 from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import structlog
 import trio
 
+from alpo.core.directory import FIRST_NAME, FIRST_NUMBER
 from alpo.core.members import Identity
 from alpo.core.ready import PeerAddress
 from alpo.core.requests import Code
@@ -144,6 +146,46 @@ async def _greet_anew(client: ClientConnection) -> None:
     client.link.close("to be opened anew: what it rests on has changed")
 
 
+class Front:
+    """One log as its clients meet it. ``name`` may change."""
+
+    def __init__(self, number: int, name: str, driver: Driver, services: Services, routes: Routes) -> None:
+        self.number, self.name = number, name
+        self.driver, self.services = driver, services
+        self.ahead = Ahead(driver, routes)
+        self._greet_anew: Callable[[Front], None] | None = None
+        self._told_limits = _told_limits(self._settings)
+        self._settled: Settings | None = None  # the settings, once looked at, if the last ones are guaranteed
+
+    @property
+    def _settings(self) -> Settings:
+        """The guaranteed settings: no new leader takes them back."""
+        return self.driver.replica.sessions.settings_at(self.driver.replica.guaranteed_id)
+
+    def follow(self, greet_anew: Callable[[Front], None]) -> None:
+        """Have all clients connect again whenever limits in the hello have changed."""
+        if self._greet_anew is None:
+            self._greet_anew = greet_anew
+            self.driver.watchers.after_change.append(self._follow_settings)
+            self._follow_settings()  # changes since this was made are told too
+
+    def _follow_settings(self) -> None:
+        latest = self.driver.replica.settings
+        if latest is self._settled:
+            return
+        guaranteed = self._settings
+        self._settled = latest if guaranteed == latest else None
+        watchers = self.driver.watchers.after_mark  # until the settings are guaranteed
+        if self._settled is None and self._follow_settings not in watchers:
+            watchers.append(self._follow_settings)
+        elif self._settled is not None and self._follow_settings in watchers:
+            watchers.remove(self._follow_settings)
+        told = _told_limits(guaranteed)
+        if told != self._told_limits and self._greet_anew is not None:
+            self._told_limits = told
+            self._greet_anew(self)
+
+
 class Listener:
     """Accepts connections, judges their hellos, and serves them."""
 
@@ -158,18 +200,16 @@ class Listener:
         self._replica = driver.replica
         self._routes = routes
         self._peers = peers
-        self._services = services
         self._limits = limits
         self._silent = Silent()
-        self._ahead = Ahead(driver, routes)
+        #: The logs that clients may ask for, by number; the first one is always there.
+        self.fronts = {FIRST_NUMBER: Front(FIRST_NUMBER, FIRST_NAME, driver, services, routes)}
         self._accepts = 0
         self._numbers: dict[Identity, int] = {}  # key of `Routes.accepted` -> number of its accept
-        self.clients: dict[ClientConnection, None] = {}
+        self.clients: dict[ClientConnection, Front] = {}
         self._of_host: Counter[str] = Counter()  # clients
         self._inquiries = 0  # other servers' among them
         self.strangers = Strangers()
-        self._told_limits = _told_limits(self._settings)
-        self._settled: Settings | None = None  # the settings, once looked at, if the last ones are guaranteed
 
     @property
     def count(self) -> int:
@@ -181,33 +221,32 @@ class Listener:
         """The number of connections that have not said hello yet."""
         return len(self._silent)
 
-    @property
-    def _settings(self) -> Settings:
-        """The guaranteed settings: no new leader takes them back."""
-        return self._replica.sessions.settings_at(self._replica.guaranteed_id)
+    def follow_logs(self, others: Iterable[Front]) -> None:
+        """Serve clients of the first log and of ``others``, and of no other any more."""
+        ended = {number: front for number, front in self.fronts.items() if number != FIRST_NUMBER}
+        for front in others:
+            if ended.pop(front.number, None) is None:
+                self.fronts[front.number] = front
+        for front in self.fronts.values():
+            front.follow(self._greet_anew)
+        for number in ended:
+            front = self.fronts.pop(number)
+            self._greet_anew(front, encode_problem(Code.NO_SUCH_LOG, f"the log {front.name} is not here any more"))
 
-    def _follow_settings(self) -> None:
-        """Have all clients connect again if limits in the hello changed; answers under way are sent first."""
-        latest = self._replica.settings
-        if latest is self._settled:
-            return
-        guaranteed = self._settings
-        self._settled = latest if guaranteed == latest else None
-        watchers = self._driver.watchers.after_mark  # until the settings are guaranteed
-        if self._settled is None and self._follow_settings not in watchers:
-            watchers.append(self._follow_settings)
-        elif self._settled is not None and self._follow_settings in watchers:
-            watchers.remove(self._follow_settings)
-        told = _told_limits(guaranteed)
-        if told != self._told_limits:
-            self._told_limits = told
-            for client in self.clients:
-                client.nursery.start_soon(_greet_anew, client)
+    def _greet_anew(self, front: Front, words: bytes = b"") -> None:
+        """Have all clients of a log connect again; answers under way are sent first, then ``words``."""
+        for client in [client for client, of in self.clients.items() if of is front]:
+            if words:
+                client.link.push(words)
+            client.nursery.start_soon(_greet_anew, client)
+
+    def _front(self, name: str) -> Front | None:
+        """The log of this name, if it is here; "": the first."""
+        return next((front for front in self.fronts.values() if front.name == (name or FIRST_NAME)), None)
 
     async def run(self, listening: socket.socket) -> None:
         """Accept and serve until cancelled."""
-        self._driver.watchers.after_change.append(self._follow_settings)
-        self._follow_settings()  # changes since the listener was made are told too
+        self.follow_logs([])
         say_again_s = 0.0
         async with trio.open_nursery() as nursery:
             while True:
@@ -351,7 +390,12 @@ class Listener:
     async def _serve_client(
         self, link: Link, hello: w.ClientHello, bodies: list[Body], nursery: trio.Nursery, rights: Rights | None
     ) -> None:
-        cluster, host = self._replica.cluster, link.remote.rpartition(":")[0]
+        front, host = self._front(hello.log), link.remote.rpartition(":")[0]
+        if front is None:
+            await self._turn_away(link, Code.NO_SUCH_LOG, f"there is no log {hello.log} on this server")
+            return
+        link.allow_frames(frame_bytes(front.driver.replica.settings))
+        cluster = front.driver.replica.cluster
         if crowded := self._no_place(hello, rights, host):
             await self._turn_away(link, Code.OVERLOADED, crowded)
             return
@@ -362,11 +406,12 @@ class Listener:
             else:  # a client that came before our first start: nothing to remember
                 await link.part(encode_problem(Code.INVALID, why), why)
             return
-        link.push(encode(server_hello(self._replica, hello.version, wall_ms())))
+        told = server_hello(front.driver.replica, hello.version, wall_ms())
+        link.push(encode(told._replace(number=front.number, name=front.name)))
         client = ClientConnection(
-            link, self._poller, self._driver, self._services, nursery, hello.version, rights, self._ahead
+            link, self._poller, front.driver, front.services, nursery, hello.version, rights, front.ahead
         )
-        self.clients[client] = None
+        self.clients[client] = front
         self._of_host[host] += 1
         asks = hello.library.startswith(INQUIRER)
         self._inquiries += asks
@@ -421,16 +466,18 @@ class Listener:
         known = listed_incarnation(self._replica, who.id) == who.incarnation
         if known:
             link.allow_frames(FRAME_BYTES_MOST)
+        self._routes.stores.look(who.id)
         self._peers.heard_from(who, hello.address if believed else "", open_for_all=full and known)
         if believed:
             self._driver.post(PeerAddress(who.id, who.incarnation, hello.address))
             self._driver.kick()
         try:
             with trio.move_on_after(math.inf if believed else TWICE_S):  # then its next hello is judged anew
-                await converse(self._driver, self._poller, route, who, bodies)
+                await converse(self._driver, self._poller, self._routes, route, who, bodies)
         finally:
             if self._routes.accepted.get(who) is route:
                 self._forget(who)
+                self._routes.stores.look(who.id)
                 self._peers.accepted_ended(who)
 
     def _admit(self, who: Identity, route: Route, number: int) -> None:
@@ -447,6 +494,7 @@ class Listener:
                 crowd, most = [other for other in unlisted if other.id not in known], _UNLISTED_MAX
             for other in crowd[: max(0, len(crowd) + 1 - most)]:
                 self._forget(other).link.close("not a member, and others wait")
+                self._routes.stores.look(other.id)
         accepted[who] = route
         if who.id in known:
             route.link.traffic = self._driver.counters.traffic_with(who.id)[1]

@@ -142,6 +142,8 @@ class Peers:
         self._seen: tuple[object, object, int] = (None, None, 0)
         self._gone = self._leads = False
         self.by_id: dict[int, Peer] = {}
+        #: The version of the protocol that each server, of this disk, spoke last.
+        self.spoken: dict[Identity, int] = {}
 
     def start(self, nursery: trio.Nursery) -> None:
         """Begin to dial every member."""
@@ -266,6 +268,7 @@ class Peers:
             if peer.answered[0] not in self._routes.accepted:
                 self._driver.post(PeerGone(peer.answered[0]))
                 self._driver.kick(at_once=True)
+                self._routes.stores.gone(peer.answered[0])
 
     def _note_trouble(self, peer: Peer, trouble: str) -> None:
         if not peer.trouble:
@@ -323,6 +326,8 @@ class Peers:
                 self._replica.cluster and hello.cluster == self._replica.cluster
                 and target.incarnation and hello.incarnation == target.incarnation
             )
+            if full:
+                link.allow_frames(FRAME_BYTES_MOST)  # another log's payloads may be larger
             route = Route(link, full, version, hello.process)
             peer.refused = False
             if full:
@@ -362,6 +367,8 @@ class Peers:
 
     async def _converse(self, peer: Peer, route: Route, who: Identity, bodies: list[Body]) -> None:
         peer.route = self._routes.dialled[peer.id] = route
+        route.who = who
+        self.spoken[who] = route.version
         link, full, replaced = route.link, route.full, self._was_replaced(who)
         link.traffic = self._driver.counters.traffic_with(peer.id)[0]
         if not replaced:
@@ -374,12 +381,13 @@ class Peers:
         elif not replaced:
             self._note_trouble(peer, self._why_restricted(peer, who))
         self._driver.kick()
+        self._routes.stores.look(peer.id)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(link.drain)
                 nursery.start_soon(self._watch_silence, route)
                 try:
-                    await converse(self._driver, self._poller, route, who, bodies)
+                    await converse(self._driver, self._poller, self._routes, route, who, bodies)
                 except (LinkClosed, FrameError, WireError) as error:
                     if not replaced:
                         peer.stopping = isinstance(error, ToldProblem) and error.problem.code == Code.NOT_READY
@@ -392,6 +400,7 @@ class Peers:
             if full:
                 self._driver.post(Disconnected(peer.id))
                 self._driver.kick()
+                self._routes.stores.look(peer.id)
 
     def _why_restricted(self, peer: Peer, who: Identity) -> str:
         listed = listed_incarnation(self._replica, peer.id)

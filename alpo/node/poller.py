@@ -21,7 +21,7 @@ import select
 import selectors
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -54,6 +54,41 @@ class Owner(Protocol):
         """Do what is due by time; other tasks run next."""
 
 
+class Owners:
+    """Several owners of what the sockets bring, the drivers of several logs: the poller never waits itself for them."""
+
+    for_servers = False
+
+    def __init__(self, owners: Sequence[Owner]) -> None:
+        self._owners = owners
+        self.clock_s = owners[0].clock_s
+
+    @property
+    def came_s(self) -> float:
+        """Time at which the present group came."""
+        return self._owners[0].came_s
+
+    @came_s.setter
+    def came_s(self, came_s: float) -> None:
+        for owner in self._owners:
+            owner.came_s = came_s
+
+    def take_group(self) -> None:
+        """Step what a group has brought, in each log; another log begins each time, so that none is always last."""
+        self._owners = [*self._owners[1:], self._owners[0]]
+        for owner in self._owners:
+            owner.take_group()
+
+    def patience_s(self) -> float:
+        """None: the other logs' times would be held up."""
+        return 0.0
+
+    def go_on(self) -> None:
+        """Do what is due by time, in each log."""
+        for owner in self._owners:
+            owner.go_on()
+
+
 class _Selector(selectors.DefaultSelector):
     """The part of `select.epoll` that is needed, on systems without that."""
 
@@ -71,7 +106,8 @@ class Poller:
         else:
             self._selector, self._servers, self._mask = _Selector(), _Selector(), selectors.EVENT_READ
         self._calls: dict[int, Callable[[], None]] = {}
-        self._owner = owner
+        #: Owner from the next pass on; changes when logs begin or end.
+        self.owner = owner
 
     def add(self, sock: socket.socket, readable: Callable[[], None], *, server: bool = False) -> None:
         """Call ``readable`` whenever there is something to receive, or the end of it, until `remove`. ``server``: the
@@ -90,9 +126,10 @@ class Poller:
 
     async def run(self) -> None:
         """Call the sockets' functions until cancelled."""
-        owner, clock_s, poll, calls = self._owner, self._owner.clock_s, self._selector.poll, self._calls
+        clock_s, poll, calls = self.owner.clock_s, self._selector.poll, self._calls
         while True:
             await trio.lowlevel.wait_readable(self._selector)
+            owner = self.owner
             found = poll(0)
             began_s = owner.came_s = clock_s()
             while found:

@@ -24,13 +24,14 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 import trio
 
 from alpo.addresses import AddressError, parse_dialled
+from alpo.core.hosting.words import HostMessage, LogHello
 from alpo.core.members import Identity
 from alpo.core.messages import REQUESTS, START_ONLY, AppendRequest, Envelope, wants_answer
 from alpo.core.ready import Moving, Received
 from alpo.core.replica import Replica
-from alpo.wire.codec import WireError, decode_envelope, encode_entries, encode_envelope, encode_long
+from alpo.wire.codec import WireError, decode_peer, encode_entries, encode_envelope, encode_host, encode_long
 from alpo.wire.lanes import PIECE_BYTES_MAX, with_blocks
-from alpo.wire.requests import PeerHello, ServerHello
+from alpo.wire.requests import LOGS_VERSION, PeerHello, ServerHello
 
 from .driver import Driver, wall_ms
 from .link import Body, Link
@@ -110,14 +111,18 @@ class Route:
         self.process = process
         #: Protocol version spoken on this connection.
         self.version = version
+        #: Identity of the other side, and what its hosting has said last over this connection.
+        self.who: Identity | None = None
+        self.said: LogHello | None = None
         #: Numbers of the blocks that were sent over this connection (`Routes.blocks`).
         self.sent_ahead: set[int] = set()
         #: Time at which the first message that wants an answer left after the last answer; None: nothing is unanswered.
         self.silent_since_s: float | None = None
 
 
-#: Sends something.
+#: Sends something. Finds the connection for a message to a store: (its identity, whether we dial for such messages).
 _Push: TypeAlias = Callable[[], None]
+Find: TypeAlias = Callable[[Identity, bool], Route | None]
 
 
 @dataclass(slots=True)
@@ -182,6 +187,7 @@ class Routes:
         #: Bodies of appends that go ahead of their entries, by number: see `client_connection.Ahead`.
         self.blocks: dict[int, bytes] = {}
         self._twins: dict[Identity, _Twins] = {}
+        self.stores = Stores(self)
 
     def heard(self, driver: Driver, hello: PeerHello, remote: str, began_s: float) -> Heard:
         """Note the hello of a server, on a connection with ``remote`` that began at ``began_s``, Trio's clock. While
@@ -233,14 +239,19 @@ class Routes:
             for who, twins in sorted(self._twins.items()) if now_s < twins.until_s
         ]
 
-    def send(self, envelopes: Sequence[Envelope], now_s: float) -> None:
-        """Encode and send; the first peer's bytes leave before the next one's are encoded."""
-        for push in self._encode(envelopes, now_s):
+    def find(self, target: Identity, dialled: bool) -> Route | None:
+        """The connection for a message of the first log."""
+        return self.dialled.get(target.id) if dialled else self.accepted.get(target)
+
+    def send(self, envelopes: Sequence[Envelope], now_s: float, find: Find | None = None) -> None:
+        """Encode and send; the first peer's bytes leave before the next one's are encoded. ``find``: the connections of
+        a log besides the first."""
+        for push in self._encode(envelopes, now_s, find or self.find):
             push()
 
-    def prepare(self, envelopes: Sequence[Envelope], now_s: float) -> Callable[[], None]:
-        """Encode now; returns a function that sends, for any thread."""
-        encoded = list(self._encode(envelopes, now_s, from_thread=True))
+    def prepare(self, envelopes: Sequence[Envelope], now_s: float, find: Find | None = None) -> Callable[[], None]:
+        """Encode now; returns a function that sends, for any thread. ``find``: as in `send`."""
+        encoded = list(self._encode(envelopes, now_s, find or self.find, from_thread=True))
 
         def send() -> None:
             for push in encoded:
@@ -253,7 +264,9 @@ class Routes:
         for route in self.dialled.values():
             route.link.abandon_long()
 
-    def _encode(self, envelopes: Sequence[Envelope], now_s: float, *, from_thread: bool = False) -> Iterator[_Push]:
+    def _encode(
+        self, envelopes: Sequence[Envelope], now_s: float, find: Find, *, from_thread: bool = False
+    ) -> Iterator[_Push]:
         """Yield what sends; consecutive short messages to one peer are joined. Entries for several peers are encoded
         once. ``from_thread``: any thread may send."""
         blobs: dict[tuple[int, int], list[bytes]] = {}
@@ -263,7 +276,7 @@ class Routes:
             message = envelope.message
             appends = message if type(message) is AppendRequest else None
             dialled = appends is not None or isinstance(message, REQUESTS)
-            route = self.dialled.get(envelope.target.id) if dialled else self.accepted.get(envelope.target)
+            route = find(envelope.target, dialled)
             if route is None or not (route.full or isinstance(message, START_ONLY)):
                 continue
             blob = None
@@ -305,12 +318,14 @@ class Routes:
         return with_blocks(data, gone), route.link.held.issuperset(number for number, _ in gone)
 
 
-async def converse(driver: Driver, poller: Poller, route: Route, who: Identity, bodies: list[Body]) -> NoReturn:
+async def converse(
+    driver: Driver, poller: Poller, routes: Routes, route: Route, who: Identity, bodies: list[Body]
+) -> NoReturn:
     """Post the messages in ``bodies`` and all that follow, until the connection ends. Raises `LinkClosed`,
     `FrameError`, and `WireError` for a message that is not from ``who``, or not allowed on this connection."""
 
     def take(bodies: list[Body]) -> bool:
-        _take_messages(driver, route, who, bodies)
+        _take_messages(driver, routes, route, who, bodies)
         return True
 
     told_s = [-math.inf, -math.inf]
@@ -329,13 +344,134 @@ async def converse(driver: Driver, poller: Poller, route: Route, who: Identity, 
     await route.link.deliver(poller, take, trio.lowlevel.checkpoint)
 
 
-def _take_messages(driver: Driver, route: Route, who: Identity, bodies: list[Body]) -> None:
+def _take_other(routes: Routes, envelope: Envelope, who: Identity, now_s: float) -> None:
+    """Hand a message on to the log of the store that has sent it. One of a store that the peer does not tell of any
+    more, or whose log does not run here, is dropped. Raises `WireError` if it is another server's."""
+    if envelope.sender.id != who.id:
+        raise WireError(f"a message of {envelope.sender.id} on the connection of {who.id}")
+    driver = routes.stores.receivers.get(envelope.sender)
+    if driver is not None:
+        driver.post(Received(envelope, now_s))
+        driver.kick()
+
+
+def _take_messages(driver: Driver, routes: Routes, route: Route, who: Identity, bodies: list[Body]) -> None:
     route.silent_since_s = None
     now_s = driver.clock_s()
     for body in bodies:
-        envelope = decode_envelope(body, route.version)
+        envelope = decode_peer(body, route.version)
+        if not isinstance(envelope, Envelope):
+            routes.stores.hear(route, who, envelope)
+            continue
         if envelope.sender != who:
-            raise WireError(f"a message of {envelope.sender.id} on the connection of {who.id}")
+            _take_other(routes, envelope, who, now_s)
+            continue
         if not route.full and not isinstance(envelope.message, START_ONLY):
             raise WireError("this connection is open for first-start messages only")
         driver.post(Received(envelope, now_s))
+
+
+class Stores:
+    """The stores of the logs besides the first that peers have, as they told, and the connections between them.
+
+    An envelope names its sender's store, and every store has an incarnation of its own: so an envelope goes to the log
+    of the store that has sent it, and to no other. Words between hostings, and the messages that rest on them, leave
+    over the same connection, in this order.
+    """
+
+    def __init__(self, routes: Routes) -> None:
+        self._routes = routes
+        #: Id of a peer that is connected in both directions -> who it is, and its stores by the number of the log.
+        self._peers: dict[int, tuple[Identity, dict[int, Identity]]] = {}
+        self._last: dict[Identity, dict[int, Identity]] = {}
+        #: A peer's store -> the driver of its log here.
+        self.receivers: dict[Identity, Driver] = {}
+        #: Called with a peer, its stores, and True once it is connected in both directions, False when it is no more.
+        self.on_connected: Callable[[Identity, dict[int, Identity], bool], None] = lambda who, stores, connected: None
+        #: Called with a peer, and a message of its hosting.
+        self.on_message: Callable[[Identity, HostMessage], None] = lambda who, message: None
+        #: Called with the stores of a peer whose process must be gone.
+        self.on_gone: Callable[[dict[int, Identity]], None] = lambda stores: None
+
+    def look(self, id: int) -> None:
+        """Look whether peer ``id`` is connected in both directions, after a connection has begun or ended."""
+        dialled = self._routes.dialled.get(id)
+        who = self._both_ways(dialled) if dialled is not None else None
+        before = self._peers.get(id)
+        if before is not None and before[0] != who:
+            del self._peers[id]
+            self.on_connected(*before, False)
+        if who is not None and dialled is not None and (before is None or before[0] != who):
+            self._peers[id] = who, {}
+            self.on_connected(who, {}, True)
+            said = self._routes.accepted[who].said
+            if said is not None:
+                self.on_message(who, said)
+
+    def _both_ways(self, dialled: Route) -> Identity | None:
+        """The peer at the other end of a connection, if it has dialled us too, and both sides know logs."""
+        who = dialled.who
+        accepted = self._routes.accepted.get(who) if who is not None else None
+        if accepted is None or not (dialled.full and accepted.full):
+            return None
+        return who if min(dialled.version, accepted.version) >= LOGS_VERSION else None
+
+    def hear(self, route: Route, who: Identity, message: HostMessage) -> None:
+        """Take a message of a peer's hosting: kept with its connection, if it has come too early."""
+        if isinstance(message, LogHello):
+            route.said = message
+        if who.id in self._peers and self._peers[who.id][0] == who and self._routes.accepted.get(who) is route:
+            self.on_message(who, message)
+
+    def of(self, id: int) -> dict[int, Identity]:
+        """The stores of a peer that is connected, by the number of the log."""
+        found = self._peers.get(id)
+        return found[1] if found is not None else {}
+
+    def gone(self, who: Identity) -> None:
+        """Note that a peer's process must be gone."""
+        self.on_gone(self._last.pop(who, {}))
+
+    def drop(self, driver: Driver) -> None:
+        """Hand nothing on to ``driver`` any more."""
+        self.receivers = {store: each for store, each in self.receivers.items() if each is not driver}
+
+    def learn(self, who: Identity, stores: dict[int, Identity]) -> None:
+        """Note the stores of a peer that is connected."""
+        self._peers[who.id] = who, stores
+        self._last[who] = stores
+        known = {*stores.values(), *(each for _, held in self._peers.values() for each in held.values())}
+        self.receivers = {store: driver for store, driver in self.receivers.items() if store in known}
+
+    def holders(self, number: int) -> list[Identity]:
+        """The stores of a log that connected peers have."""
+        return [stores[number] for _, stores in self._peers.values() if number in stores]
+
+    def find(self, number: int, target: Identity, dialled: bool) -> Route | None:
+        """The connection for a message of log ``number`` to a store."""
+        found = self._peers.get(target.id)
+        if found is None or found[1].get(number) != target:
+            return None
+        return self._routes.dialled.get(target.id) if dialled else self._routes.accepted.get(found[0])
+
+    def tell(self, peer: int | None, message: HostMessage) -> None:
+        """Send a message to the hosting of one connected peer, or of all."""
+        for id in [peer] if peer is not None else list(self._peers):
+            route = self._routes.dialled.get(id) if id in self._peers else None
+            if route is not None:
+                route.link.push(encode_host(message))
+
+
+class LogRoutes:
+    """The connections as one log besides the first uses them (`alpo.node.log_server.Carrier`)."""
+
+    def __init__(self, routes: Routes, number: int) -> None:
+        self._routes, self._find = routes, partial(routes.stores.find, number)
+
+    def send(self, envelopes: Sequence[Envelope], now_s: float) -> None:
+        """Encode and send, as `Routes.send`."""
+        self._routes.send(envelopes, now_s, self._find)
+
+    def prepare(self, envelopes: Sequence[Envelope], now_s: float) -> Callable[[], None]:
+        """Encode now; returns a function that sends, for any thread."""
+        return self._routes.prepare(envelopes, now_s, self._find)

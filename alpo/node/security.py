@@ -25,7 +25,7 @@ Mode: TypeAlias = Literal["off", "accept", "dial", "require"]
 #: strangers.
 _ACCEPTED_AT_ONCE, _DIALLED_AT_ONCE = 2, 2
 
-_EVERYBODY = {q.ShowSettings, w.Status, w.AwaitReplicated}
+_EVERYBODY = {q.ShowSettings, q.ListLogs, w.Status, w.AwaitReplicated}
 #: Requests that each role may make. ``admin`` may make all; a type that is not named here is for ``admin`` alone.
 ALLOWED: dict[str, set[type]] = {
     "append": {*_EVERYBODY, q.OpenSession, w.Append, w.AppendAfter, q.Outcome},

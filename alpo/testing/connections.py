@@ -25,7 +25,7 @@ from alpo.client.connection import Connection, Lost
 from alpo.core.entries import Part, join_payloads, parts, split_payloads
 from alpo.core.ready import Input
 from alpo.core.replica import Replica
-from alpo.core.requests import Code, CursorsAre, ListCursors, ReadAt, ReadIndex, Refused, Reply
+from alpo.core.requests import Code, CreateLog, CursorsAre, ListCursors, ReadAt, ReadIndex, Refused, Reply
 from alpo.dialling import Way
 from alpo.errors import ProtocolError, Unavailable
 from alpo.node.admission import Limits, frame_bytes
@@ -56,11 +56,12 @@ _REFUSED = {
     w.GiveBack: "a simulated server has no data file to make smaller",
     w.AcceptClocks: "simulated clocks never leap",
     w.RangeDigest: "simulated servers do not compare what they hold",
+    CreateLog: "simulated servers keep one log",
 }
 
 
 def _refuse(why: str, client: ClientRequests, ask: Any) -> None:
-    client.refuse(ask.request, Code.NOT_READY, detail=why)
+    client.refuse(ask[0], Code.NOT_READY, detail=why)
 
 
 class ServerEnd:

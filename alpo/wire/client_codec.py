@@ -14,6 +14,7 @@ from itertools import repeat
 from typing import Any, NamedTuple
 
 from alpo.core import requests as q
+from alpo.core.directory import NONCE_BYTES, DeletedLog, Listing, LogOptions, NamedLog
 from alpo.core.disk import SessionRow
 from alpo.core.entries import CLIENT_BYTES_MAX, DamagedEntry, split_payloads
 from alpo.core.requests import Code, Fate, MemberStep
@@ -30,13 +31,18 @@ ROWS_MAX = 1 << 20
 #: Most columns of a row of `BackupRows`.
 _COLUMNS_MAX = 15
 
-#: Longest name of a setting, in bytes.
-_NAME_BYTES_MAX = 64
+#: Longest name of a setting, and of a log, in bytes.
+_NAME_BYTES_MAX, LOG_NAME_BYTES_MAX = 64, 63
+#: Longest directory of logs, in bytes of JSON.
+DIRECTORY_BYTES_MAX = 1 << 20
 
 _name = s.text(_NAME_BYTES_MAX)
 _address = s.text(s.ADDRESS_BYTES_MAX)
 _detail = s.text(s.TEXT_BYTES_MAX)
 _code = s.one_of(Code)
+_log_name = s.text(LOG_NAME_BYTES_MAX)
+_directory = s.text(DIRECTORY_BYTES_MAX)
+_nonce = s.octets(NONCE_BYTES)
 
 
 def _items(value: Any) -> list[tuple[int, bytes]]:
@@ -136,7 +142,7 @@ def _values(value: Any) -> dict[str, int]:
 
 
 def _members_text(members: list[list[Any]]) -> str:
-    return json.dumps(members, separators=(",", ":"))
+    return _json_text(members)
 
 
 def _members(value: Any) -> list[list[Any]]:
@@ -157,16 +163,56 @@ def _steps(value: Any) -> bytes:
     return value  # type: ignore[no-any-return]
 
 
+def _json_text(plain: Any) -> str:
+    return json.dumps(plain, separators=(",", ":"))
+
+
+def _listing(value: Any) -> Listing:
+    """Check for a directory of logs in JSON text."""
+    try:
+        return Listing.from_plain(json.loads(_directory(value)))
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"not a directory of logs: {error}") from error
+
+
+def _one_log(value: Any) -> NamedLog:
+    """Check for a directory with one log that is not deleted."""
+    listing = _listing(value)
+    if len(listing.logs) != 1 or listing.deleted:
+        s.refuse("not one log")
+    return listing.logs[0]
+
+
+def _one_deleted(value: Any) -> DeletedLog:
+    """Check for a directory with one deleted log."""
+    listing = _listing(value)
+    if listing.logs or len(listing.deleted) != 1:
+        s.refuse("not one deleted log")
+    return listing.deleted[0]
+
+
+def _log_text(log: NamedLog) -> str:
+    return _json_text(Listing((log,), (), log.number + 1).to_plain())
+
+
+def _deleted_text(gone: DeletedLog) -> str:
+    return _json_text(Listing((), (gone,), gone.number + 1).to_plain())
+
+
 _HELLOS = (
     Shape(1, r.PeerHello, (
         s.number, s.cluster, s.number, s.octets(s.ID_BYTES), _address, s.number, s.incarnation, s.number, s.number,
         s.fixed(s.number, s.number, s.number), s.octets(0, s.ID_BYTES),
     )),
-    Shape(2, r.ClientHello, (s.number, s.cluster, s.text(CLIENT_BYTES_MAX))),
+    Shape(2, r.ClientHello, (s.number, s.cluster, s.text(CLIENT_BYTES_MAX), _log_name)),
     Shape(3, r.ServerHello, (
         s.number, s.cluster, s.number, s.number, s.number, s.number, s.number, s.number, s.number,
-        s.each(s.fixed(s.number, _address)),
+        s.each(s.fixed(s.number, _address)), s.positive, _log_name,
     )),
+)
+#: The hellos of version 4, which ends before the fields about a log.
+_HELLOS_4 = (
+    _HELLOS[0], _HELLOS[1]._replace(checks=_HELLOS[1].checks[:-1]), _HELLOS[2]._replace(checks=_HELLOS[2].checks[:-2]),
 )
 _PROBLEM = Shape(4, r.Problem, (_code, _detail))
 REQUESTS = (
@@ -198,6 +244,20 @@ REQUESTS = (
     Shape(137, r.AcceptClocks, (s.number,)),
     Shape(28, q.ChangeMember, (s.number, s.one_of(MemberStep), s.positive, _address, s.signed)),
     Shape(29, q.Transfer, (s.number, s.positive)),
+)
+#: Requests about logs, and their answers, from version 5 on.
+LOG_REQUESTS = (
+    Shape(138, q.CreateLog, (s.number, _log_name, _nonce, s.fixed(*[s.number] * 4, make=LogOptions._make), _values),
+          forms=((4, lambda values: tuple(values.items())),)),
+    Shape(160, q.SetLog, (s.number, _log_name, _pairs)),
+    Shape(161, q.RenameLog, (s.number, _log_name, _log_name)),
+    Shape(162, q.DeleteLog, (s.number, _log_name, _nonce)),
+    Shape(139, q.ListLogs, (s.number,)),
+)
+LOG_REPLIES = (
+    Shape(149, q.LogIs, (s.number, _one_log), forms=((1, _log_text),)),
+    Shape(150, q.LogDeleted, (s.number, _one_deleted), forms=((1, _deleted_text),)),
+    Shape(151, q.LogsAre, (s.number, _listing), forms=((1, lambda listing: _json_text(listing.to_plain())),)),
 )
 _DONE = Shape(36, r.Done, (s.number, s.number))
 REPLIES = (
@@ -239,26 +299,37 @@ _DONE_NUMBERS: dict[type, Callable[[Any], int]] = {
 }
 
 #: Every type that travels outside an envelope, for documentation and tests.
-SHAPES = (*_HELLOS, _PROBLEM, *REQUESTS, *REPLIES)
+SHAPES = (*_HELLOS, _PROBLEM, *REQUESTS, *LOG_REQUESTS, *REPLIES, *LOG_REPLIES)
+
+
+def _numbered(*shapes: Shape) -> dict[int, Shape]:
+    return {shape.number: shape for shape in shapes}
+
 
 #: Shapes by class, and by number, for each version of the protocol from `OLDEST_VERSION` on.
-_BY_CLASS = {4: {shape.cls: shape for shape in SHAPES}}
-_BY_NUMBER_HELLO = {shape.number: shape for shape in (*_HELLOS, _PROBLEM)}
-_VERSIONED = frozenset(shape.number for shape in _HELLOS)
-_BY_NUMBER_REQUEST = {4: {shape.number: shape for shape in REQUESTS}}
-_BY_NUMBER_REPLY = {4: {shape.number: shape for shape in (*REPLIES, _PROBLEM)}}
+_BY_CLASS = {
+    4: {shape.cls: shape for shape in (*_HELLOS_4, _PROBLEM, *REQUESTS, *REPLIES)},
+    5: {shape.cls: shape for shape in SHAPES},
+}
+_BY_NUMBER_HELLO = {4: _numbered(*_HELLOS_4), 5: _numbered(*_HELLOS)}
+_BY_NUMBER_REQUEST = {4: _numbered(*REQUESTS), 5: _numbered(*REQUESTS, *LOG_REQUESTS)}
+_BY_NUMBER_REPLY = {
+    4: _numbered(*REPLIES, _PROBLEM), 5: _numbered(*REPLIES, *LOG_REPLIES, _PROBLEM),
+}
 
 
 def encode(
     message: r.Hello | r.Problem | r.ClientRequest | r.ServerReply | q.Reply, version: int = r.VERSION
 ) -> bytes:
-    """The message as a frame, for a connection of this protocol ``version``.
+    """The message as a frame, for a connection of this protocol ``version``; a hello is of the version that it names.
 
     Raises `WireError` for a value that cannot be packed; fields are checked only on arrival.
     """
     shape = _BY_CLASS[version].get(type(message))
     if shape is _APPEND:  # every append comes here
         return frame(pack((_APPEND_NUMBER, *message[:-1], pack(message[-1]))))
+    if isinstance(message, r.Hello):
+        shape = _BY_CLASS.get(message.version, _BY_CLASS[version])[type(message)]
     if shape is None:
         shape, message = _DONE, r.Done(message[0], _DONE_NUMBERS[type(message)](message))  # type: ignore[arg-type]
     return frame(pack(s.plain_fields(shape, message)))
@@ -292,10 +363,15 @@ def encode_problem(code: Code, text: str) -> bytes:
 def decode_hello(body: bytes | memoryview) -> r.Hello | r.Problem:
     """Decode a connection's first message, from either side. Raises `WireError`, or its subclass `WrongVersion`."""
     fields = unpack_message(body)
-    # Checked first: another version may have other fields.
-    if fields[0] in _VERSIONED and len(fields) > 1 and not r.OLDEST_VERSION <= s.number(fields[1]) <= r.VERSION:
-        raise WrongVersion(fields[1], r.VERSION)
-    return _decode(fields, _BY_NUMBER_HELLO, "a hello")  # type: ignore[no-any-return]
+    known = _BY_NUMBER_HELLO[r.OLDEST_VERSION]
+    if fields[0] == _PROBLEM.number:
+        return s.build(_PROBLEM, fields[1:])  # type: ignore[no-any-return]
+    if fields[0] in known and len(fields) > 1:  # the version comes first: another one may have other fields
+        version = s.number(fields[1])
+        if not r.OLDEST_VERSION <= version <= r.VERSION:
+            raise WrongVersion(version, r.VERSION)
+        known = _BY_NUMBER_HELLO[version]
+    return _decode(fields, known, "a hello")  # type: ignore[no-any-return]
 
 
 def decode_client(body: bytes | memoryview, version: int = r.VERSION) -> r.ClientRequest:

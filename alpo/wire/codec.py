@@ -15,6 +15,7 @@ Laws of messages between servers:
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Sequence
 from functools import lru_cache
@@ -25,7 +26,8 @@ from typing import Any
 from alpo.core import messages as m
 from alpo.core.disk import SessionRow
 from alpo.core.entries import CLIENT_BYTES_MAX, DamagedEntry, Entry, is_digest, verify_headers
-from alpo.core.members import Identity, StartStatus
+from alpo.core.hosting.words import Follow, HostMessage, LogHello, Standing, StoreState, ToldLog
+from alpo.core.members import Identity, MemberList, StartStatus
 
 from . import requests as r
 from . import shapes as s
@@ -147,9 +149,33 @@ SHAPES = (
 )
 
 
+def _members(value: Any) -> MemberList:
+    """Check for a member list in JSON text."""
+    try:
+        return MemberList.from_plain(json.loads(_json(value)))
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"not a member list: {error}") from error
+
+
+def _members_text(members: MemberList) -> str:
+    return json.dumps(members.to_plain(), separators=(",", ":"))
+
+
+#: The standing of a log's store.
+_standing = s.fixed(s.signed, s.each(s.identity), s.each(s.number), make=Standing._make)
+_told = s.fixed(
+    s.positive, s.octets(s.ID_BYTES), s.one_of(StoreState), s.number, _standing, make=ToldLog._make,
+)
+#: Every type that travels between servers without an envelope, from version 5 on: their hostings speak.
+HOST_SHAPES = (
+    Shape(82, LogHello, (s.each(_told),)),
+    Shape(83, Follow, (s.positive, s.number, _members), forms=((2, _members_text),)),
+)
 #: Shapes by class, and by number, for each version of the protocol from `OLDEST_VERSION` on.
-_BY_CLASS = {4: {shape.cls: shape for shape in SHAPES}}
-_BY_NUMBER = {4: {shape.number: shape for shape in SHAPES}}
+_BY_CLASS = {version: {shape.cls: shape for shape in SHAPES} for version in (4, 5)}
+_BY_NUMBER = {version: {shape.number: shape for shape in SHAPES} for version in (4, 5)}
+_HOST_BY_CLASS = {shape.cls: shape for shape in HOST_SHAPES}
+_HOST_BY_NUMBER = {shape.number: shape for shape in HOST_SHAPES}
 
 
 def encode_entries(entries: list[Entry]) -> list[bytes]:
@@ -207,15 +233,24 @@ def _addresses(of: Any, sender: Any, sender_is: Any, target: Any, target_is: Any
     )
 
 
-def decode_envelope(body: bytes | memoryview, version: int = r.VERSION) -> m.Envelope:
-    """Decode a frame's body. Raises `WireError`, or its subclass `ToldProblem` if the other server reports a
-    problem."""
+def encode_host(message: HostMessage) -> bytes:
+    """A message between the hostings of two servers as a frame, for a connection of `LOGS_VERSION` or newer. Raises
+    `WireError`."""
+    return frame(pack(s.plain_fields(_HOST_BY_CLASS[type(message)], message)))
+
+
+def decode_peer(body: bytes | memoryview, version: int = r.VERSION) -> m.Envelope | HostMessage:
+    """Decode a frame's body from another server. Raises `WireError`, or its subclass `ToldProblem` if that server
+    reports a problem."""
     fields = unpack_message(body)
-    if fields[0] == _PROBLEM.number:
-        raise ToldProblem(s.build(_PROBLEM, fields[1:]))
     shape = _BY_NUMBER[version].get(fields[0])
     if shape is None:
-        raise WireError(f"message type {fields[0]} is nothing that servers say to each other")
+        if fields[0] == _PROBLEM.number:
+            raise ToldProblem(s.build(_PROBLEM, fields[1:]))
+        host = _HOST_BY_NUMBER.get(fields[0]) if version >= r.LOGS_VERSION else None
+        if host is None:
+            raise WireError(f"message type {fields[0]} is nothing that servers say to each other")
+        return s.build(host, fields[1:])  # type: ignore[no-any-return]
     if len(fields) < _PREFIX:
         raise WireError("an envelope without addresses")
     try:
@@ -230,6 +265,6 @@ def decode_envelope(body: bytes | memoryview, version: int = r.VERSION) -> m.Env
 
 __all__ = [
     "ADDRESS_BYTES_MAX", "ENTRIES_MAX", "ITEMS_MAX", "ROWS_MAX", "Largest", "ToldProblem", "WireError", "WrongVersion",
-    "decode_client", "decode_envelope", "decode_hello", "decode_server", "encode", "encode_appended", "encode_entries",
-    "encode_envelope", "encode_long", "encode_problem", "largest", "version_told",
+    "decode_client", "decode_hello", "decode_peer", "decode_server", "encode", "encode_appended", "encode_entries",
+    "encode_envelope", "encode_host", "encode_long", "encode_problem", "largest", "version_told",
 ]

@@ -16,13 +16,16 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 from alpo.core import requests as q
+from alpo.core.directory import FIRST_NAME, FIRST_NUMBER
 from alpo.core.entries import DIGEST_BYTES, Entry, Kind, counts_of, parts, serials_of, split_payloads
 
 from .shapes import INT_MAX, LONG_BYTES, refuse
 
 #: Versions of this protocol: the newest, spoken if both sides know it, and the oldest that is still understood.
-VERSION = 4
+VERSION = 5
 OLDEST_VERSION = 4
+#: The first version that knows other logs than the first.
+LOGS_VERSION = 5
 
 
 class PeerHello(NamedTuple):
@@ -54,18 +57,20 @@ COMMAND = "alpo-command "
 
 class ClientHello(NamedTuple):
     """First frame from a client; ``cluster`` is b"" if any will do. ``library``: what it is, with its version; that of
-    the `alpo` command begins with "alpo-command ", another server's with "alpod "."""
+    the `alpo` command begins with "alpo-command ", another server's with "alpod ". ``log``: the name of the log that
+    all of the connection is about, "" for the first; version 4 knows no other."""
 
     version: int
     cluster: bytes
     library: str
+    log: str = ""
 
 
 class ServerHello(NamedTuple):
-    """Answer to a `ClientHello`. ``cluster`` is b"" before the first start; ``id`` is this server's, ``time_ms`` its
-    clock. ``horizon_ms``: the sessions' horizon: random client ids are made newer than it (R22). ``batch_bytes_max``:
-    of a batch's body as it travels, lengths included. ``window``: appends that one client may have in flight.
-    ``leader`` is 0 while none is known; ``members``: (id, address).
+    """Answer to a `ClientHello`. ``cluster`` is the log's id, b"" before the first start; ``id`` is this server's,
+    ``time_ms`` its clock. ``horizon_ms``: the sessions' horizon: random client ids are made newer than it (R22).
+    ``batch_bytes_max``: of a batch's body as it travels, lengths included. ``window``: appends that one client may have
+    in flight. ``leader`` is 0 while none is known; ``members``: (id, address). ``number`` and ``name``: the log's.
     """
 
     version: int
@@ -78,6 +83,8 @@ class ServerHello(NamedTuple):
     window: int
     leader: int
     members: tuple[tuple[int, str], ...]
+    number: int = FIRST_NUMBER
+    name: str = FIRST_NAME
 
 
 class Problem(NamedTuple):
@@ -359,12 +366,12 @@ class RequestRefused(NamedTuple):
 
 
 ClientRequest: TypeAlias = (
-    Append | AppendAfter | q.Request | Read | ReadColumns | Status | AwaitReplicated | ListEvents | Backup | GiveBack
-    | RangeDigest | AcceptClocks
+    Append | AppendAfter | q.Request | q.LogRequest | Read | ReadColumns | Status | AwaitReplicated | ListEvents
+    | Backup | GiveBack | RangeDigest | AcceptClocks
 )
 ServerReply: TypeAlias = (
-    q.Answer | AppendRefused | RequestRefused | Done | Page | ColumnPage | StatusAnswer | Replicated | EventList
-    | CursorTable | BackupHead | BackupRows | DigestIs
+    q.Answer | q.LogAnswer | AppendRefused | RequestRefused | Done | Page | ColumnPage | StatusAnswer | Replicated
+    | EventList | CursorTable | BackupHead | BackupRows | DigestIs
 )
 Hello: TypeAlias = PeerHello | ClientHello | ServerHello
 

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import trio
@@ -23,10 +24,12 @@ from alpo.core.ready import Tick
 from alpo.core.settings import Settings
 from alpo.node.admission import NO_CARE, DiskCare, Limits
 from alpo.node.host import Host
+from alpo.node.hosted import Shelf
 from alpo.node.log_server import MakeWriter
 from alpo.node.retention import KEEP_ALL, Retention
 from alpo.node.security import Security
 from alpo.storage.events import EventRow
+from alpo.storage.hosted import find_stores
 from alpo.storage.interface import Rest
 from alpo.storage.memory import MemoryStore
 from alpo.storage.writer import After, Slow, WriterStats
@@ -148,6 +151,13 @@ class Rig:
         return found[0]
 
 
+def shelf_in(folder: Path, id: int) -> Shelf:
+    """The place of a server's other logs, in a folder for all servers."""
+    data = folder / str(id)
+    data.mkdir(exist_ok=True)
+    return Shelf(data, id, *find_stores(data, id), lambda folder: NO_CARE)
+
+
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for ``condition``, looking at every pass of the scheduler; fails after `WAIT_S`."""
     with trio.fail_after(WAIT_S):
@@ -158,10 +168,12 @@ async def until(condition: Callable[[], bool]) -> None:
 @asynccontextmanager
 async def rig(
     size: int = 1, limits: Limits | None = None, settings: Settings | None = None, retention: Retention = KEEP_ALL,
-    care: DiskCare = NO_CARE, security: Callable[[int], Security] | None = None, **config: Any,
+    care: DiskCare = NO_CARE, security: Callable[[int], Security] | None = None, shelves: Path | None = None,
+    **config: Any,
 ) -> AsyncIterator[Rig]:
     """``size`` running servers, for `3 * WAIT_S` at the most. A single server starts by command: send `Init` first
-    (`Client.init`). ``security`` gives the TLS settings of each id; None: no TLS."""
+    (`Client.init`). ``security`` gives the TLS settings of each id; None: no TLS. ``shelves``: a folder for the stores
+    of other logs than the first; None: there can be none."""
     timers = {"heartbeat_s": 0.01, "election_timeout_s": 0.05, "stagger_s": 0.005}
     if size > 1:  # a stalled machine must not depose anybody; `Rig.leader` has the first election held at once
         timers = {"heartbeat_s": 0.05, "election_timeout_s": 2.0, "stagger_s": 0.02}
@@ -177,7 +189,8 @@ async def rig(
             **config,
         )
         secure = security(i + 1) if security is not None else None
-        nodes.append(Host(cfg, limits or Limits(), store, held_writer(store), retention, care, secure))
+        shelf = shelf_in(shelves, i + 1) if shelves is not None else None
+        nodes.append(Host(cfg, limits or Limits(), store, held_writer(store), retention, care, secure, shelf))
     with trio.fail_after(3 * WAIT_S):
         try:
             async with trio.open_nursery() as nursery:
@@ -230,6 +243,7 @@ class Client:
 
     async def greet(self, hello: Any) -> Any:
         """Send a hello; the answer."""
+        self.version = min(max(hello.version, w.OLDEST_VERSION), w.VERSION)
         await self.send(hello)
         with trio.fail_after(WAIT_S):
             body = await self.body()
@@ -249,11 +263,10 @@ async def connect_raw(address: str) -> Client:
     return Client(stream)
 
 
-async def connect(address: str, cluster: bytes = b"", version: int = w.VERSION) -> Client:
+async def connect(address: str, cluster: bytes = b"", version: int = w.VERSION, log: str = "") -> Client:
     """A client that has said hello."""
     client = await connect_raw(address)
-    client.version = version
-    client.hello = await client.greet(w.ClientHello(version, cluster, "test"))
+    client.hello = await client.greet(w.ClientHello(version, cluster, "test", log))
     assert isinstance(client.hello, w.ServerHello), client.hello
     return client
 

@@ -9,7 +9,7 @@ import zlib
 
 import pytest
 import trio
-from frame_samples import OTHERS
+from frame_samples import OTHERS, OTHERS_5
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from node_rig import append, connect, connect_raw, founded, random_id, read, rig
@@ -33,7 +33,7 @@ PEER = Identity(2, b"p" * 16)
 def client_frames() -> list[bytes]:
     """A frame of every request of a client, some twice."""
     id = random_id()
-    requests = [sample for sample in OTHERS if isinstance(sample, w.ClientRequest)]
+    requests = [sample for sample in (*OTHERS, *OTHERS_5) if isinstance(sample, w.ClientRequest)]
     more = append(id, 1, b"one", b"two"), append(id, 3, (2, b"\1\0\0\0a\1\0\0\0b")), read(6, last=2)
     return [encode(message) for message in (*requests, *more)]
 

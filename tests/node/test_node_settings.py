@@ -96,7 +96,7 @@ async def test_a_batch_over_the_limit_of_before_and_of_after_reaches_members_and
         appended = await ask_leader(r, append(random_id(), 1, (19, BATCH)), q.Appended)
         assert list(appended.lsns) == [1]
         await ask_leader(r, q.ChangeSettings(1, (("batch_bytes_max", 20 * MIB, MIB),)), q.SettingsAre)
-        await until(lambda: all(node.listener._told_limits[1] == MIB for node in r.nodes))
+        await until(lambda: all(node.listener.fronts[1]._told_limits[1] == MIB for node in r.nodes))
         for address in r.addresses:
             reader = await connect(address)
             (row,) = (await reader.ask(read(start=1, wait_ms=10_000))).entries

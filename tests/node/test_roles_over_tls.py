@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from frame_samples import OTHERS, OTHERS_TOO
+from frame_samples import OTHERS, OTHERS_5, OTHERS_TOO
 from node_rig import rig
 from test_security import REQUESTS
 from tls_kit import Open, certificates, greeted, leaf, security_of
@@ -17,7 +17,9 @@ from alpo.secure import Contexts
 from alpo.tls import Rights
 from alpo.wire import requests as w
 
-SAMPLES: dict[type, Any] = {type(message): message for message in [*OTHERS, *OTHERS_TOO] if type(message) in REQUESTS}
+SAMPLES: dict[type, Any] = {
+    type(message): message for message in [*OTHERS, *OTHERS_TOO, *OTHERS_5] if type(message) in REQUESTS
+}
 RIGHTS = {
     "append": Rights("CN=x", frozenset({"append"})), "read": Rights("CN=x", frozenset({"read"})),
     "peer/2": Rights("CN=x", frozenset(), frozenset({2})), "admin": Rights("CN=x", frozenset({"admin"})),

@@ -44,7 +44,7 @@ def test_what_is_not_named_is_for_admins_alone(kind: type, role: str) -> None:
 #: Requests that no other role than `admin` may make.
 ADMINS_ALONE = {
     q.Initialise, q.DropSession, q.ListSessions, q.Trim, q.ChangeMember, q.Transfer, q.ChangeSettings, q.DropCursor,
-    w.Backup, w.GiveBack, w.AcceptClocks,
+    w.Backup, w.GiveBack, w.AcceptClocks, q.CreateLog, q.SetLog, q.RenameLog, q.DeleteLog,
 }
 
 
@@ -63,7 +63,7 @@ async def test_somebody_answers_each_request() -> None:
     ))).handlers
     async with rig(1) as r:
         for where, handlers in (("Host.handlers", r.nodes[0].handlers), ("alpo.testing's ServerEnd", simulated)):
-            left = set(REQUESTS) - set(get_args(q.Request)) - set(APPENDS) - set(handlers)
+            left = set(REQUESTS) - {*get_args(q.Request), *get_args(q.LogRequest)} - set(APPENDS) - set(handlers)
             assert not left, f"no handler in {where} for {[kind.__name__ for kind in left]}"
 
 

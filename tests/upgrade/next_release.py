@@ -33,6 +33,7 @@ _APPENDED = Shape(
 _OUTCOME = _BY_CLASS[{_WAS}][q.Outcome]
 _OUTCOME = _OUTCOME._replace(checks=_OUTCOME.checks[:-1])
 _BY_CLASS[{_IS}] = _BY_CLASS[{_WAS}] | {{q.Appended: _APPENDED, q.Outcome: _OUTCOME}}
+_BY_NUMBER_HELLO[{_IS}] = _BY_NUMBER_HELLO[{_WAS}]
 _BY_NUMBER_REQUEST[{_IS}] = _BY_NUMBER_REQUEST[{_WAS}] | {{_OUTCOME.number: _OUTCOME}}
 _BY_NUMBER_REPLY[{_IS}] = _BY_NUMBER_REPLY[{_WAS}] | {{_APPENDED.number: _APPENDED}}
 

@@ -6,11 +6,14 @@ from typing import Any
 
 from alpo.core import messages as m
 from alpo.core import requests as q
+from alpo.core.directory import DeletedLog, Listing, LogOptions, NamedLog
 from alpo.core.disk import SessionRow
 from alpo.core.entries import Kind, join_payloads, seal, seal_appends
-from alpo.core.members import Identity, StartStatus
+from alpo.core.hosting.words import Follow, HostMessage, LogHello, Standing, StoreState, ToldLog
+from alpo.core.members import Identity, Member, MemberList, Role, StartStatus
 from alpo.core.ranks import Rank
 from alpo.core.requests import Code, Fate, MemberStep
+from alpo.core.settings import Settings
 from alpo.wire import codec
 from alpo.wire import requests as r
 from alpo.wire.framing import frame
@@ -29,6 +32,12 @@ ROWS = [
     SessionRow("client", 0, b"", 0, 2, 9, 1_002, []), SessionRow("name", 8, b"n" * 16, 3, 0, 8, 1_001, [], 8),
 ]
 RANK = Rank(3, 9, 0, 1)
+LISTED = MemberList((
+    Member(1, "h:1", 0, b"a" * 16, Role.VOTER, ()), Member(2, "h:2", 0, b"b" * 16, Role.VOTER, ()),
+))
+SETTINGS = Settings().to_plain()
+LOG = NamedLog(2, "billing", b"n" * 16, LogOptions(lead=2), SETTINGS, LISTED.to_plain(), LISTED.digest())
+GONE = DeletedLog(3, "audit", b"m" * 16, b"d" * 16)
 #: A message of every type between servers.
 PEERS: list[m.Message] = [
     m.CanvassRequest(4, 1, RANK, False), m.CanvassAnswer(4, 1, m.Canvass.YES), m.VoteRequest(4, RANK, True),
@@ -40,10 +49,13 @@ PEERS: list[m.Message] = [
     m.SnapshotAnswer(3, 1, 1, 0), m.Retired(), m.WentBack(3, 9),
     m.CopyRequest(7, 2), m.CopyAnswer(7, 3, RUN[:1]),
 ]
-#: Samples of all other messages: hellos, requests, answers.
-OTHERS: list[Any] = [
+#: Hellos as version 4 has them.
+HELLOS_4: list[Any] = [
     r.ClientHello(4, b"", "alpo-python 1"),
     r.ServerHello(4, b"e" * 16, 1, 1_000, 0, 1 << 20, 8 << 20, 1024, 2, ((1, "h:1"), (2, "h:2"))),
+]
+#: Samples of all other messages: requests, answers.
+OTHERS: list[Any] = [
     r.Problem(Code.INVALID, "why"), r.Append("client", 0, 1, False, False, [b"one", (2, RUN[2].body)]),
     q.OpenSession(1, "name", 0, b"n" * 16), q.DropSession(1, "name", 3), q.ListSessions(1), q.Initialise(1),
     r.Read(1, 1, 0, 0, 0, 1 << 20, True, 0, ""), r.Status(1), q.Appended(None, "client", 1, [5, 6], False),
@@ -66,6 +78,22 @@ OTHERS: list[Any] = [
     r.StatusAnswer(1, {"id": 1, "members": [{"id": 1, "lag": None}]}),
     r.RequestRefused(1, Code.OUT_OF_RANGE, 0, 0, "", "1,7"),
 ]
+#: Samples that version 5 has besides: hellos that name a log, requests about logs and their answers.
+OTHERS_5: list[Any] = [
+    r.ClientHello(5, b"", "alpo-python 1", "billing"),
+    r.ServerHello(5, b"e" * 16, 1, 1_000, 0, 1 << 20, 8 << 20, 1024, 2, ((1, "h:1"), (2, "h:2")), 2, "billing"),
+    q.CreateLog(1, "billing", b"n" * 16, LogOptions(keep_ms=1_000), {"window": 2048}),
+    q.SetLog(1, "billing", (("lead", 2),)), q.RenameLog(1, "billing", "bills"), q.DeleteLog(1, "bills", b"n" * 16),
+    q.ListLogs(1), q.LogIs(1, LOG), q.LogDeleted(1, GONE), q.LogsAre(1, Listing((LOG,), (GONE,), 4)),
+]
+#: The messages between the hostings of two servers.
+HOSTS: list[HostMessage] = [
+    LogHello((
+        ToldLog(2, b"a" * 16, StoreState.STARTED, 1, Standing(7, (ME, OTHER), (1, 2, 3))),
+        ToldLog(3, b"b" * 16, StoreState.EMPTY),
+    )),
+    Follow(2, 7, LISTED),
+]
 
 #: The messages that a run makes different, conditional appends, and a hello with a process.
 RUNS = seal_appends([(1, b"one"), (1, b"two"), (2, RUN[2].body)], "client", 1, 0, 7, 3, 1_001, 5, together=True)
@@ -86,12 +114,14 @@ OTHERS_TOO: list[Any] = [
 
 def frames(version: int = r.VERSION) -> list[bytes]:
     """Each of them as it travels in this version."""
+    others = [*OTHERS, *OTHERS_TOO, *OTHERS_5] if version >= r.LOGS_VERSION else [*HELLOS_4, *OTHERS, *OTHERS_TOO]
     return [
-        *(codec.encode(message, version) for message in (*OTHERS, *OTHERS_TOO)),
+        *(codec.encode(message, version) for message in others),
         *(
             codec.encode_envelope(m.Envelope(b"e" * 16, ME, OTHER, message), version=version)
             for message in (*PEERS, *PEERS_TOO)
         ),
+        *(map(codec.encode_host, HOSTS) if version >= r.LOGS_VERSION else ()),
     ]
 
 

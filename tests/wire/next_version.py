@@ -38,6 +38,7 @@ def know_next(monkeypatch: pytest.MonkeyPatch) -> None:
         (client._BY_NUMBER_REQUEST, _OUTCOME), (client._BY_NUMBER_REPLY, _APPENDED), (peer._BY_NUMBER, _ANSWER)
     ):
         monkeypatch.setitem(known, NEXT, known[r.VERSION] | {shape.number: shape})
+    monkeypatch.setitem(client._BY_NUMBER_HELLO, NEXT, client._BY_NUMBER_HELLO[r.VERSION])
     by_class = client._BY_CLASS[r.VERSION] | {q.Appended: _APPENDED, q.Outcome: _OUTCOME}
     monkeypatch.setitem(client._BY_CLASS, NEXT, by_class)
     monkeypatch.setitem(peer._BY_CLASS, NEXT, peer._BY_CLASS[r.VERSION] | {m.AppendAnswer: _ANSWER})

@@ -8,13 +8,16 @@ from enum import IntEnum
 from typing import Any
 
 import pytest
+from frame_samples import GONE, HOSTS, LOG
 from hypothesis import given
 from hypothesis import strategies as st
 
 from alpo.core import messages as m
 from alpo.core import requests as q
+from alpo.core.directory import Listing
 from alpo.core.disk import SessionRow
 from alpo.core.entries import Entry, Kind, join_payloads, seal
+from alpo.core.hosting.words import HostMessage
 from alpo.core.members import Identity
 from alpo.core.ranks import Rank
 from alpo.core.requests import Code, Fate
@@ -39,7 +42,7 @@ plain = st.recursive(
 
 
 def short(name: str) -> bool:
-    return len(name.encode()) <= 64
+    return len(name.encode()) <= 63
 
 
 ranks = st.builds(Rank, ints, ints, st.integers(-1000, 1000), ints)
@@ -106,6 +109,18 @@ FIELDS: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (r.ColumnPage, "steps"): st.lists(st.integers(0, 1), max_size=4).map(bytes),
     (q.Told, "fate"): st.sampled_from(Fate),
     (q.Told, "birth"): ints,
+    (r.ClientHello, "log"): texts.filter(short),
+    (r.ServerHello, "name"): texts.filter(short),
+    (r.ServerHello, "number"): st.integers(1, 2**63 - 1),
+    **{(cls, "name"): texts.filter(short) for cls in (q.CreateLog, q.SetLog, q.RenameLog, q.DeleteLog)},
+    (q.RenameLog, "new"): texts.filter(short),
+    (q.CreateLog, "nonce"): ids16,
+    (q.DeleteLog, "nonce"): ids16,
+    (q.CreateLog, "settings"): st.dictionaries(names.filter(short), ints, max_size=4),
+    (q.SetLog, "changes"): st.lists(st.tuples(names.filter(short), ints), max_size=4).map(tuple),
+    (q.LogIs, "log"): st.builds(LOG._replace, number=st.integers(2, 2**62), nonce=ids16),
+    (q.LogDeleted, "log"): st.builds(GONE._replace, number=st.integers(2, 2**62), ended=ids16),
+    (q.LogsAre, "listing"): st.sampled_from([Listing(), Listing((LOG,), (GONE,), 9)]),
     **{(cls, "rank"): ranks for cls in (m.CanvassRequest, m.VoteRequest, m.DeferRequest)},
     (m.VoteAnswer, "holder_rank"): st.none() | ranks,
     (r.PeerHello, "timers_ms"): st.tuples(ints, ints, ints),
@@ -152,6 +167,7 @@ def of_class(cls: type) -> st.SearchStrategy[Any]:
 HELLOS = (*typing.get_args(r.Hello), r.Problem)
 REQUESTS = typing.get_args(r.ClientRequest)
 REPLIES = (*typing.get_args(r.ServerReply), r.Problem)
+HOST_MESSAGES = typing.get_args(HostMessage)
 MESSAGES = typing.get_args(m.Message)
 
 
@@ -165,8 +181,8 @@ AT_HOME = {q.Appended: {"origin"}, q.DropCursor: {"lsn", "why"}}
 
 
 def test_every_type_has_one_number_and_one_place() -> None:
-    shapes = (*client_codec.SHAPES, *codec.SHAPES)
-    assert {shape.cls for shape in shapes} == {*HELLOS, *REQUESTS, *REPLIES, *MESSAGES}
+    shapes = (*client_codec.SHAPES, *codec.SHAPES, *codec.HOST_SHAPES)
+    assert {shape.cls for shape in shapes} == {*HELLOS, *REQUESTS, *REPLIES, *MESSAGES, *HOST_MESSAGES}
     assert len({shape.number for shape in shapes}) == len(shapes)
     for shape in shapes:
         at_home = {name for name in shape.cls._fields if name not in shape.fields}
@@ -228,11 +244,19 @@ def test_envelopes(cls: type, data: st.DataObject) -> None:
     if isinstance(message, m.AppendRequest) and message.entries:
         message = message._replace(prev_id=message.entries[0].id - 1)
     envelope = m.Envelope(data.draw(maybe16), data.draw(of_class(Identity)), data.draw(of_class(Identity)), message)
-    got = codec.decode_envelope(through_a_frame(codec.encode_envelope(envelope)))
+    got = codec.decode_peer(through_a_frame(codec.encode_envelope(envelope)))
     assert got == envelope
     assert type(got.message) is cls and type(got.sender) is Identity
     if isinstance(got.message, m.AppendRequest):
         assert all(type(entry) is Entry for entry in got.message.entries)
+
+
+@pytest.mark.parametrize("message", HOSTS, ids=lambda message: type(message).__name__)
+def test_messages_between_hostings(message: Any) -> None:
+    body = through_a_frame(codec.encode_host(message))
+    assert codec.decode_peer(body) == message and type(codec.decode_peer(body)) is type(message)
+    with pytest.raises(WireError, match="nothing that servers say to each other"):
+        codec.decode_peer(body, 4)
 
 
 @given(entry_runs())

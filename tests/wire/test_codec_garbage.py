@@ -17,7 +17,7 @@ from alpo.wire.requests import PageColumns
 
 PAGE = PageColumns((8,), (3,), (1_001,), ("client",), (1,), (5,), (1,), (b"payload",), (0,))
 DECODERS: tuple[Callable[[bytes], Any], ...] = (
-    codec.decode_hello, codec.decode_client, codec.decode_server, codec.decode_envelope,
+    codec.decode_hello, codec.decode_client, codec.decode_server, codec.decode_peer,
 )
 
 
@@ -40,7 +40,9 @@ anything = st.recursive(
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text() | st.integers(0, 9), inner, max_size=3),
     max_leaves=8,
 )
-numbers = st.sampled_from([shape.number for shape in (*client_codec.SHAPES, *codec.SHAPES)])
+numbers = st.sampled_from([
+    shape.number for shape in (*client_codec.SHAPES, *codec.SHAPES, *codec.HOST_SHAPES)
+])
 
 
 @settings(max_examples=150)
@@ -130,5 +132,5 @@ def test_twenty_thousand_mutated_frames_give_only_named_errors() -> None:
 
 def test_every_sample_is_taken() -> None:
     assert all(only_named_errors(framed[8:]) for framed in frames())
-    known = {shape.number for shape in (*client_codec.SHAPES, *codec.SHAPES)}
+    known = {shape.number for shape in (*client_codec.SHAPES, *codec.SHAPES, *codec.HOST_SHAPES)}
     assert {msgpack.unpackb(framed[8:])[0] for framed in frames()} == known

@@ -177,6 +177,8 @@ def test_a_free_map_is_not_too_deep() -> None:
         (body_of(2, 4, b"", "x" * 129), "ClientHello.library"),
         (body_of(2, 4), "ClientHello has 3 fields"),
         (body_of(2), "ClientHello has 3 fields"),
+        (body_of(2, 5, b"", "x"), "ClientHello has 4 fields"),
+        (body_of(2, 5, b"", "x", "a" * 64), "ClientHello.log: not a text of 0 to 63"),
         (body_of(2, "1", b"", ""), "not an integer"),
         (body_of(3, 4, b"", 1, 0, 0, 0, 0, 0, 0, [(1, "h:1", 2)]), "ServerHello.members: not an array of 2"),
         (body_of(4, 0, "why"), "Problem.code: no Code"),
@@ -188,11 +190,11 @@ def test_hellos_refused(body: bytes, text: str) -> None:
 
 
 @pytest.mark.parametrize("body", [
-    body_of(2, 5, b"", "x"), body_of(1, 7), body_of(3, 0, {"other": "fields"}),
+    body_of(2, 6, b"", "x"), body_of(1, 7), body_of(3, 0, {"other": "fields"}),
     body_of(1, 3, b"", 1, b"a" * 16, "h:1", 2, b"", 0, 0, (1, 2, 3)),
 ])
 def test_another_version_is_told_apart_whatever_its_fields(body: bytes) -> None:
-    with pytest.raises(codec.WrongVersion, match=r"speaks version . of the protocol, this one version 4") as caught:
+    with pytest.raises(codec.WrongVersion, match=r"speaks version . of the protocol, this one version 5") as caught:
         codec.decode_hello(body)
     assert caught.value.version == msgpack.unpackb(body, strict_map_key=False)[1]
 
@@ -238,12 +240,12 @@ def test_another_version_is_told_apart_whatever_its_fields(body: bytes) -> None:
     ],
 )
 def test_entries_refused(entries: list[Any], text: str) -> None:
-    refused(codec.decode_envelope, envelope_with(*entries), text)
+    refused(codec.decode_peer, envelope_with(*entries), text)
 
 
 def test_sound_entries_pass() -> None:
-    envelope = codec.decode_envelope(envelope_with(resealed(7), resealed(8)))
-    assert isinstance(envelope.message, m.AppendRequest)
+    envelope = codec.decode_peer(envelope_with(resealed(7), resealed(8)))
+    assert isinstance(envelope, m.Envelope) and isinstance(envelope.message, m.AppendRequest)
     assert envelope.message.entries == [resealed(7), resealed(8)]
 
 
@@ -279,12 +281,12 @@ def test_verifying_a_run_finds_what_verifying_each_finds() -> None:
     ],
 )
 def test_envelopes_refused(body: bytes, text: str) -> None:
-    refused(codec.decode_envelope, body, text)
+    refused(codec.decode_peer, body, text)
 
 
 def test_a_problem_between_servers_is_told() -> None:
     with pytest.raises(codec.ToldProblem, match="another cluster") as caught:
-        codec.decode_envelope(codec.encode_problem(Code.INVALID, "another cluster")[8:])
+        codec.decode_peer(codec.encode_problem(Code.INVALID, "another cluster")[8:])
     assert caught.value.problem == r.Problem(Code.INVALID, "another cluster")
 
 
@@ -308,7 +310,7 @@ def test_what_cannot_travel_is_a_wire_error_of_the_sender(message: Any) -> None:
         (codec.decode_client, b"\xdd\x00\x0f\xff\x00" * 1_000 + bytes(1 << 20)),
         (codec.decode_client, b"\xdc\x03\xff" * 1_000 + bytes(1 << 20)),
         (codec.decode_client, body_of(*APPEND, b"\xdd\x00\x0f\xff\x00" * 1_000 + bytes(1 << 20))),
-        (codec.decode_envelope, body_of(*APPEND_REQUEST, b"\xdd\x00\x0f\xff\x00" + b"\x9c" * 1_000 + bytes(1 << 20))),
+        (codec.decode_peer, body_of(*APPEND_REQUEST, b"\xdd\x00\x0f\xff\x00" + b"\x9c" * 1_000 + bytes(1 << 20))),
         (codec.decode_server, body_of(37, 1, b"\xdd\x00\x0f\xff\x00" * 1_000 + bytes(1 << 20), 0, 0, 0)),
     ],
 )
@@ -341,4 +343,4 @@ def test_a_session_that_remembers_no_entry(digest: bytes) -> None:
     slots = [(2, 9, 6, 0, digest)]
     part = m.SnapshotPart(3, 1, 0, 2, "{}", (SessionRow("client", 0, b"", 0, 2, 9, 1_002, slots, 7),))
     framed = codec.encode_envelope(m.Envelope(b"e" * 16, ME, OTHER, part))
-    refused(codec.decode_envelope, framed[HEADER_BYTES:], "digest of another form")
+    refused(codec.decode_peer, framed[HEADER_BYTES:], "digest of another form")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from frame_samples import ME, OTHER, OTHERS, OTHERS_TOO, PEERS, PEERS_TOO, frames
+from frame_samples import HOSTS, ME, OTHER, OTHERS, OTHERS_5, OTHERS_TOO, PEERS, PEERS_TOO, frames
 from next_version import NEXT, know_next, speak_next
 
 from alpo.core import messages as m
@@ -25,7 +25,9 @@ def body(message: Any, version: int) -> bytes:
 
 def decoded(message: Any, sent: bytes, version: int) -> Any:
     if isinstance(message, m.AppendAnswer):
-        return codec.decode_envelope(sent, version).message
+        envelope = codec.decode_peer(sent, version)
+        assert isinstance(envelope, m.Envelope)
+        return envelope.message
     return (codec.decode_client if isinstance(message, q.Outcome) else codec.decode_server)(sent, version)
 
 
@@ -51,7 +53,7 @@ def test_all_else_is_the_same_in_both(monkeypatch: pytest.MonkeyPatch) -> None:
     before = frames()
     know_next(monkeypatch)
     assert frames(r.VERSION) == before
-    messages = [*OTHERS, *OTHERS_TOO, *PEERS, *PEERS_TOO]
+    messages = [*OTHERS, *OTHERS_TOO, *OTHERS_5, *PEERS, *PEERS_TOO, *HOSTS]
     differ = {
         type(each) for each, one, other in zip(messages, frames(NEXT), before, strict=True) if one != other
     }

@@ -23,7 +23,7 @@ def test_every_message_is_documented_as_the_code_has_it() -> None:
     """Every type, its number, its fields in order, every code: run `python tests/wire/wire_page.py` if this fails."""
     assert page() == PAGE.read_text("utf-8")
     assert sorted(re.findall(r"^### (\d+ \w+)$", page(), re.M)) == sorted(
-        f"{shape.number} {shape.cls.__name__}" for shape in (*client_codec.SHAPES, *codec.SHAPES)
+        f"{shape.number} {shape.cls.__name__}" for shape in (*client_codec.SHAPES, *codec.SHAPES, *codec.HOST_SHAPES)
     )
     assert re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", page(), re.M) == [(str(int(code)), code.name) for code in Code]
 
@@ -45,8 +45,12 @@ def test_who_may_send_what_is_documented() -> None:
     peers = codec.SHAPES
     of_start = [shape for shape in peers if shape.cls in START_ONLY]
     rows = re.findall(r"^\| (client|server|server whose .+?) \| ([\d, -]+) \| ([\d, -]+), and 4 last \|", TEXT, re.M)
-    clients = numbers(client_codec.REQUESTS), numbers(client_codec.REPLIES)
-    assert [row[1:] for row in rows] == [clients, (numbers(peers),) * 2, (numbers(of_start),) * 2]
+    clients = (
+        numbers((*client_codec.REQUESTS, *client_codec.LOG_REQUESTS)),
+        numbers((*client_codec.REPLIES, *client_codec.LOG_REPLIES)),
+    )
+    all_peers = numbers((*peers, *codec.HOST_SHAPES))
+    assert [row[1:] for row in rows] == [clients, (all_peers,) * 2, (numbers(of_start),) * 2]
 
 
 def test_what_goes_over_the_callers_connection_is_documented() -> None:

@@ -40,13 +40,14 @@ OWN = {
     "_values": "array of [text 64, int]",
     "_members": f"text {s.TEXT_BYTES_MAX:,}: JSON",
     "_steps": "binary",
+    **dict.fromkeys(("_listing", "_one_log", "_one_deleted"), f"text {client_codec.DIRECTORY_BYTES_MAX:,}: JSON"),
     "_entries": f"packed list of entries, at most {codec.ENTRIES_MAX:,}",
 }
 CHAPTERS: tuple[tuple[str, tuple[Shape, ...]], ...] = (
     ("Hellos, and the last frame", tuple(shape for shape in client_codec.SHAPES if shape.number < 16)),
-    ("Requests of clients", client_codec.REQUESTS),
-    ("Answers to clients", client_codec.REPLIES),
-    ("Between servers", codec.SHAPES),
+    ("Requests of clients", (*client_codec.REQUESTS, *client_codec.LOG_REQUESTS)),
+    ("Answers to clients", (*client_codec.REPLIES, *client_codec.LOG_REPLIES)),
+    ("Between servers", (*codec.SHAPES, *codec.HOST_SHAPES)),
 )
 
 

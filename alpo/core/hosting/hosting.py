@@ -108,6 +108,13 @@ class Hosting:
         if number in self._stores:
             self._stores[number] = self._stores[number]._replace(standing=standing)
 
+    def lost(self, number: int) -> None:
+        """Note that a log runs here no more because its store was lost, and is set aside."""
+        self._stopping.discard(number)
+        self._running.discard(number)
+        self._retiring.discard(number)
+        self._stores.pop(number, None)
+
     def moved(self, number: int) -> None:
         """Note that the store of a deleted log was moved away, durably."""
         self._moving.discard(number)

@@ -15,11 +15,11 @@ from dataclasses import replace
 from typing import Any
 
 from alpo.core.directory import NamedLog
-from alpo.core.entries import Entry, Kind, parse_body
+from alpo.core.entries import Entry
+from alpo.core.hosting.facts import facts, standing_in
 from alpo.core.hosting.hosting import Hosting
 from alpo.core.hosting.words import (
     HOSTING,
-    NO_LIST,
     Action,
     Change,
     Facts,
@@ -27,7 +27,6 @@ from alpo.core.hosting.words import (
     FoundStore,
     HandLog,
     HostMessage,
-    LogFacts,
     MakeStore,
     MoveStore,
     RunLog,
@@ -35,9 +34,8 @@ from alpo.core.hosting.words import (
     StopLog,
     StoreState,
     Tell,
-    standing_of,
 )
-from alpo.core.members import Identity, MemberList, StartStatus
+from alpo.core.members import Identity, StartStatus
 from alpo.core.ready import Begin
 from alpo.core.replica import Replica
 from alpo.core.requests import Appended, FoundLog, Reply, Transfer
@@ -127,13 +125,7 @@ class OneLog(Cluster):
         """Standing of the store on a host, by its disk."""
         store = self.stage.hosts[id].store
         boot = store.boot()
-        if not boot.start.cluster:
-            return NO_LIST
-        members_id, plain = boot.members_id, boot.members if boot.members is not None else boot.start.first_list
-        for entry in store.replay(boot.applied_id + 1):
-            if entry.kind == Kind.MEMBERS:
-                members_id, plain = entry.id, parse_body(entry)["members"]
-        return standing_of(members_id, MemberList.from_plain(plain))
+        return standing_in(boot, store.replay(boot.applied_id + 1))
 
     def lose_store(self, id: int) -> None:
         """Give a host that is down an empty disk of this log."""
@@ -364,16 +356,8 @@ class LogsWorld(World):
 
     def facts(self, id: int, replica: Replica) -> Facts:
         """View of a host's hosting."""
-        leadership = replica.leadership
-        leads = replica.serves and leadership is not None and leadership.first_id <= replica.guaranteed_id
-        logs = {
-            number: facts_of(running) for number, log in self.logs.items()
-            if (running := log.stage.hosts[id].replica) is not None
-        }
-        return Facts(
-            replica.cluster, replica.directory.guaranteed, replica.members.latest, replica.members.latest_id,
-            replica.members.latest_id <= replica.guaranteed_id, leads, logs,
-        )
+        running = {number: log.stage.hosts[id].replica for number, log in self.logs.items()}
+        return facts(replica, {number: one for number, one in running.items() if one is not None})
 
     def _act(self, id: int, action: Action) -> None:
         if isinstance(action, MakeStore):
@@ -488,26 +472,6 @@ class LogsWorld(World):
             said += [f"the deletion of log {gone.number} is not done" for gone in self.directory.now.deleted
                      if hosting.deleting(gone)]
         return said
-
-
-def facts_of(replica: Replica) -> LogFacts:
-    """View that a hosting has of a replica."""
-    leadership, members = replica.leadership, replica.members
-    leads = replica.serves and leadership is not None and leadership.first_id <= replica.guaranteed_id
-    changing = members.latest_id > replica.guaranteed_id or (
-        replica.changes is not None and replica.changes.pending is not None
-    )
-    state = StoreState.STARTED if replica.first_start.started else StoreState.EMPTY
-    ready: tuple[int, ...] = ()
-    if leads and leadership is not None:
-        ready = tuple(
-            member.id for member in members.other_voters()
-            if member.id in replica.connected and leadership.peers[member.id].match_id >= replica.guaranteed_id
-        )
-    retired = replica.retired or (
-        replica.first_start.started and members.standing == "GONE" and members.latest_id <= replica.guaranteed_id
-    )
-    return LogFacts(state, leads, replica.leader_id, members.latest_id, members.latest, changing, ready, retired)
 
 
 def _unfounded(replica: Replica, number: int) -> NamedLog:

@@ -1,0 +1,352 @@
+"""A server's logs besides the first: the shell of `alpo.core.hosting`, which decides all (rules.md#logs).
+
+Laws:
+
+* One task takes the steps, so a word to a peer leaves in the order in which it was decided; work on the disk is done in
+  threads, and its result is news for a later step.
+* A peer's stores are known while there is a connection in both directions, and what it said of them came over the one
+  that it dialled. A log has the peer as connected from then on, so that messages to it follow our own word.
+* One log's trouble is its own: an alarm stops it for good, a lost store makes room for a new one. What the disk refuses
+  ends the server, as in the first log.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import trio
+
+from alpo.core.directory import NamedLog
+from alpo.core.hosting import words as h
+from alpo.core.hosting.facts import facts
+from alpo.core.hosting.hosting import Hosting
+from alpo.core.members import Identity, MemberList
+from alpo.core.ready import Begin, Connected, Disconnected, PeerAddress, PeerGone, StoreLost
+from alpo.core.requests import FoundLog, Reply, Transfer
+from alpo.storage.boot import set_aside
+from alpo.storage.hosted import Trouble, folder_of, make_store, move_store
+from alpo.storage.interface import DamagedStore, StoreError
+from alpo.storage.sqlite import SqliteStore
+
+from .admission import DiskCare
+from .driver import Driver
+from .log_server import LogServer
+from .routes import Routes
+from .threads import in_thread
+
+#: Seconds until a store that could not be made, or moved, is tried again.
+_AGAIN_S = 1.0
+#: Seconds that a log has to hand leadership over when it is stopped.
+_LEAVE_S = 2.0
+
+
+class Shelf(NamedTuple):
+    """The place of the stores, and what was found in it at the start. ``care``: of a store in this folder."""
+
+    data: Path
+    server_id: int
+    found: list[h.FoundStore]
+    troubles: list[Trouble]
+    care: Callable[[Path], DiskCare]
+
+
+class _Nobody:
+    """The asker of what a hosting asks of a log: its answer shows in the log."""
+
+    def answer(self, reply: Reply) -> None:
+        """Take a reply, and forget it."""
+
+    def flush(self) -> None:
+        """Do nothing: no answer is kept."""
+
+
+_NOBODY = _Nobody()
+
+
+class Running:
+    """A log that runs here; ``stop`` ends it."""
+
+    def __init__(self, log: NamedLog, server: LogServer) -> None:
+        self.log, self.server = log, server
+        self.seen: object = None
+        self.stop = trio.Event()
+        server.driver.on_failure = self.stop.set
+
+
+#: Makes the server of a log: its row, its store's identity, its store, its care.
+MakeLog = Callable[[NamedLog, Identity, SqliteStore, DiskCare], LogServer]
+
+
+class Hosted:
+    """The other logs of a server whose first log's driver is ``first``. `run` it once."""
+
+    def __init__(
+        self, me: int, first: Driver, routes: Routes, shelf: Shelf, make_log: MakeLog, timeout_s: float,
+        on_running: Callable[[], None],
+    ) -> None:
+        """``on_running`` is called when a log has begun or ended here."""
+        self._first, self._shelf, self._make_log = first, shelf, make_log
+        self._on_running = on_running
+        self._hosting = Hosting(me, shelf.found, timeout_s)
+        #: Logs that run here, by number.
+        self.running: dict[int, Running] = {}
+        #: Logs that have stopped because of a fault, and why.
+        self.failed: dict[int, str] = {trouble.number: trouble.why for trouble in shelf.troubles}
+        #: The cluster, and what is needed of each store, by number.
+        self._names: dict[int, str] = {}
+        self._made: dict[int, h.FoundStore] = {store.number: store for store in shelf.found}
+        self._news, self._none_runs = trio.Event(), trio.Event()
+        self._leaving = False
+        self._seen: object = None
+        self._stores = routes.stores
+        self._stores.on_connected, self._stores.on_message = self._connected, self._heard
+        self._stores.on_gone = self._gone
+
+    # -- news -------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Have a step taken soon: something that hosting sees may have changed."""
+        self._news.set()
+
+    def _look_at_mark(self) -> None:
+        """Have a step taken if the guaranteed directory or the members' standing has changed."""
+        replica = self._first.replica
+        seen = replica.directory.guaranteed, replica.members.latest_id <= replica.guaranteed_id, replica.leader_id
+        if seen != self._seen:
+            self._seen = seen
+            self.look()
+
+    def _look_at_log(self, running: Running) -> None:
+        """Have a step taken if another list of a log's is guaranteed now, or none any more."""
+        replica = running.server.replica
+        seen = replica.members.latest, replica.members.latest_id <= replica.guaranteed_id, replica.retired
+        if seen != running.seen:
+            running.seen = seen
+            self.look()
+
+    def named(self, name: str) -> Running | None:
+        """The log of this name, if it runs here."""
+        log = self._first.replica.directory.guaranteed.named(name)
+        return self.running.get(log.number) if log is not None else None
+
+    def _connected(self, who: Identity, stores: Mapping[int, Identity], connected: bool) -> None:
+        """Note that a peer is connected in both directions, or is no more, and then which stores it had."""
+        if connected:
+            self._hosting.connected(who)
+        else:
+            self._hosting.gone(who)
+            for number in stores:
+                self._post(number, Disconnected(who.id))
+        self.look()
+
+    def _heard(self, who: Identity, message: h.HostMessage) -> None:
+        """Take a peer's word of its logs, or of the members that a log is to have."""
+        self._hosting.heard(who, message)
+        if isinstance(message, h.LogHello):
+            before = self._stores.of(who.id)
+            now = {
+                told.number: Identity(who.id, told.incarnation) for told in message.logs
+                if told.state is not h.StoreState.STOPPED
+            }
+            for number in [number for number, store in before.items() if now.get(number) != store]:
+                self._post(number, Disconnected(who.id))
+            self._stores.learn(who, now)
+            for number in [number for number, store in now.items() if before.get(number) != store]:
+                self._join(number, now[number])
+        self.look()
+
+    def _gone(self, stores: Mapping[int, Identity]) -> None:
+        """Note that a peer's process must be gone; ``stores``: those that it last told of."""
+        for number, store in stores.items():
+            self._post(number, PeerGone(store))
+
+    def _join(self, number: int, store: Identity) -> None:
+        """Have a log know the peer that has ``store`` as connected."""
+        running = self.running.get(number)
+        if running is not None:
+            self._stores.receivers[store] = running.server.driver
+            self._post(number, PeerAddress(store.id, store.incarnation, self._first.replica.address_of(store.id)))
+            self._post(number, Connected(store.id))
+
+    def _post(self, number: int, item: Any) -> None:
+        running = self.running.get(number)
+        if running is not None:
+            running.server.driver.post(item)
+            running.server.driver.kick(at_once=True)
+
+    # -- steps ------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Host the logs until cancelled."""
+        watchers = self._first.watchers
+        watchers.after_change.append(self.look)
+        watchers.after_mark.append(self._look_at_mark)
+        for trouble in self._shelf.troubles:
+            self._first.note("log_store_ignored", number=trouble.number, why=trouble.why)
+        async with trio.open_nursery() as nursery:
+            while True:
+                self._news = trio.Event()
+                for action in self._step() if not self._leaving else ():
+                    self._act(action, nursery)
+                with trio.move_on_at(self._hosting.deadline_s()):
+                    await self._news.wait()
+
+    async def leave(self) -> None:
+        """Hand the leadership of each log over, and stop them all (R28)."""
+        self._leaving = True
+        while self.running:
+            self._none_runs = trio.Event()
+            for running in self.running.values():
+                running.stop.set()
+            await self._none_runs.wait()
+
+    def _step(self) -> list[h.Action]:
+        replicas = {number: running.server.replica for number, running in self.running.items()}
+        seen = facts(self._first.replica, replicas)
+        self._names.update((log.number, log.name) for log in seen.listing.logs)
+        return self._hosting.step(seen, trio.current_time())
+
+    def _act(self, action: h.Action, nursery: trio.Nursery) -> None:
+        """Do what hosting asks; what takes time is a task of its own."""
+        if isinstance(action, h.MakeStore):
+            nursery.start_soon(self._make, action)
+        elif isinstance(action, h.RunLog):
+            nursery.start_soon(self._serve, action)
+        elif isinstance(action, h.StopLog):
+            running = self.running.get(action.number)
+            if running is not None:
+                running.stop.set()
+        elif isinstance(action, h.MoveStore):
+            nursery.start_soon(self._move, action)
+        elif isinstance(action, h.Tell):
+            self._stores.tell(action.peer, action.message)
+        elif isinstance(action, h.Found):
+            self._first.post(FoundLog(action.number, action.first_list.to_plain()))
+            self._first.kick()
+        elif isinstance(action, h.Change):
+            self._post(action.number, action.request._replace(origin=_NOBODY))
+        elif isinstance(action, h.HandLog):
+            self._post(action.number, Transfer(_NOBODY, action.target))
+        else:
+            self._first.note(action.name, number=action.number, why=action.why)
+
+    async def _make(self, action: h.MakeStore) -> None:
+        cluster, shelf = self._first.replica.cluster, self._shelf
+        try:
+            store = await in_thread(functools.partial(
+                make_store, shelf.data, shelf.server_id, action.number, action.name, cluster
+            ))
+        except StoreError as error:
+            self._fail(action.number, str(error))
+            await trio.sleep(_AGAIN_S)
+            self._hosting.not_made(action.number)
+        else:
+            self.failed.pop(action.number, None)
+            self._made[action.number] = store
+            self._hosting.made(store)
+        self.look()
+
+    async def _move(self, action: h.MoveStore) -> None:
+        store, name = self._made[action.number], self._names.get(action.number, "log")
+        while True:
+            try:
+                where = await in_thread(functools.partial(
+                    move_store, self._shelf.data, store, name, datetime.now(UTC), retired=action.retired
+                ))
+                break
+            except StoreError as error:
+                self._fail(action.number, str(error))
+                await trio.sleep(_AGAIN_S)
+        self.failed.pop(action.number, None)
+        self._first.note("log_store_moved", number=action.number, to=str(where))
+        self._hosting.moved(action.number)
+        self.look()
+
+    def _fail(self, number: int, why: str) -> None:
+        if self.failed.get(number) != why:
+            self.failed[number] = why
+            self._first.note("log_failed", number=number, why=why)
+
+    # -- one log ----------------------------------------------------------------------------------------
+
+    async def _serve(self, action: h.RunLog) -> None:
+        """Run a log until it is to stop; then tell hosting how its store stands."""
+        number, standing = action.log.number, h.NO_LIST
+        folder = folder_of(self._shelf.data, number)
+        try:
+            store = await in_thread(functools.partial(SqliteStore.open, folder, self._shelf.server_id))
+        except DamagedStore as damage:
+            await self._lost(number, folder, damage)
+            return
+        except StoreError as error:
+            self._fail(number, str(error))
+            await trio.sleep(_AGAIN_S)
+            self._hosting.stopped(number, self._made[number].standing)
+            self.look()
+            return
+        failure: BaseException | None = None
+        try:
+            running = Running(action.log, self._make_log(action.log, store.boot().me, store, self._shelf.care(folder)))
+            try:
+                await self._run_log(running, action.first_list)
+            finally:
+                members = running.server.replica.members
+                if running.server.replica.first_start.started:
+                    standing = h.standing_of(members.latest_id, members.latest)
+                failure = running.server.driver.failure
+                with trio.CancelScope(shield=True):
+                    await running.server.close()
+        except (DamagedStore, StoreLost) as damage:
+            failure = damage
+        finally:
+            with trio.CancelScope(shield=True):
+                await in_thread(store.close)
+        if isinstance(failure, DamagedStore | StoreLost):
+            await self._lost(number, folder, failure)
+        elif isinstance(failure, StoreError):
+            self._first.failed(failure)
+        elif failure is not None:
+            self._fail(number, str(failure))  # stopped for good: hosting takes it as one that runs
+        else:
+            self._made[number] = self._made[number]._replace(standing=standing)
+            self._hosting.stopped(number, standing)
+            self.look()
+
+    async def _run_log(self, running: Running, first_list: MemberList | None) -> None:
+        number, driver = running.log.number, running.server.driver
+        async with trio.open_nursery() as nursery:
+            await running.server.start(nursery)
+            self.running[number] = running
+            driver.watchers.after_change.append(self.look)
+            driver.watchers.after_mark.append(functools.partial(self._look_at_log, running))
+            self._on_running()
+            try:
+                if first_list is not None:
+                    self._post(number, Begin(first_list.to_plain(), running.log.settings))
+                for store in self._stores.holders(number):
+                    self._join(number, store)
+                last_id = running.server.replica.last_id
+                self._first.note("log_runs", number=number, name=running.log.name, last_id=last_id)
+                await running.stop.wait()
+                if driver.failure is None:
+                    with trio.move_on_after(_LEAVE_S):
+                        await running.server.leave()
+            finally:
+                del self.running[number]
+                self._none_runs.set()
+                self._stores.drop(driver)
+                self._on_running()
+            nursery.cancel_scope.cancel()
+
+    async def _lost(self, number: int, folder: Path, why: BaseException) -> None:
+        """Set a lost store aside: another one takes its place."""
+        with suppress(StoreError):
+            where = await in_thread(functools.partial(set_aside, folder, datetime.now(UTC)))
+            self._first.note("log_store_set_aside", number=number, why=str(why), where=str(where))
+        self._hosting.lost(number)
+        self.look()

@@ -1,0 +1,219 @@
+"""Stores of a server's logs besides the first, on its disk: made, found at a start, moved away (rules.md#logs).
+
+    DATA/logs/NUMBER/                         data file of a log, and log.json, which says whose log it is
+    DATA/deleted/NUMBER-NAME-TIME/            those of a deleted log
+    DATA/deleted/NUMBER-NAME-TIME-retired/    those of a log that goes on without them
+
+Laws:
+
+* A store is there if its data file is. Its ``log.json`` is on disk before. A folder with that alone was left by a crash
+  while the store was being made; the next store of that number takes it up, or it is removed.
+* One rename moves a store, with all that lies beside it. Its ``log.json`` holds before what is told of it later.
+* A store that is damaged when it is found is set aside in its folder, and counts as none.
+* The lock of the data directory covers all folders in it: one process changes them.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+from alpo.core.directory import FIRST_NUMBER
+from alpo.core.hosting.facts import standing_in
+from alpo.core.hosting.words import NO_LIST, FoundStore, Standing, StoreState
+from alpo.core.members import INCARNATION_BYTES, Identity, StartStatus
+
+from . import schema
+from .boot import has_lost, set_aside
+from .interface import DamagedStore, StoreError
+from .sqlite import SqliteStore
+
+#: Folders in the data directory; the file that says whose store lies beside it.
+LOGS, DELETED, MARK = "logs", "deleted", "log.json"
+_FORMAT = 1
+_TIME = "%Y%m%dT%H%M%SZ"
+_RETIRED = "-retired"
+
+
+class Trouble(NamedTuple):
+    """A store that cannot be used: its log's number, and why, for an operator."""
+
+    number: int
+    why: str
+
+
+class _Mark(NamedTuple):
+    """Content of ``log.json``. ``incarnation``, ``standing``: as of the move, of a store that was moved away."""
+
+    cluster: bytes
+    number: int
+    name: str
+    incarnation: bytes = b""
+    standing: Standing = NO_LIST
+
+    def to_json(self) -> str:
+        standing = [
+            self.standing.members_id, [[who.id, who.incarnation.hex()] for who in self.standing.voters],
+            list(self.standing.replicas),
+        ]
+        return json.dumps({
+            "format": _FORMAT, "cluster": self.cluster.hex(), "number": self.number, "name": self.name,
+            "incarnation": self.incarnation.hex(), "standing": standing,
+        })
+
+    @staticmethod
+    def read(folder: Path) -> _Mark:
+        """The mark in a folder. Raises `StoreError`."""
+        path = folder / MARK
+        try:
+            plain = json.loads(path.read_text("utf-8"))
+            if plain["format"] != _FORMAT:
+                raise StoreError(f"{path} has format {plain['format']}: a newer release has written it")
+            members_id, voters, replicas = plain["standing"]
+            standing = Standing(
+                members_id, tuple(Identity(id, bytes.fromhex(inc)) for id, inc in voters), tuple(replicas)
+            )
+            return _Mark(
+                bytes.fromhex(plain["cluster"]), int(plain["number"]), str(plain["name"]),
+                bytes.fromhex(plain["incarnation"]), standing,
+            )
+        except OSError as error:
+            raise StoreError(f"{path}: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreError(f"{path} does not say whose log this is: {error}") from error
+
+    def write(self, folder: Path) -> None:
+        """Put the mark into a folder, durably. Raises OSError."""
+        new = folder / f"{MARK}.new"
+        new.write_text(self.to_json(), "utf-8")
+        schema.sync(new)
+        new.replace(folder / MARK)
+        schema.sync(folder)
+
+
+def folder_of(data: Path, number: int) -> Path:
+    """The folder of log ``number`` in the data directory; that itself for the first log."""
+    return data if number == FIRST_NUMBER else data / LOGS / str(number)
+
+
+def make_store(data: Path, server_id: int, number: int, name: str, cluster: bytes) -> FoundStore:
+    """Make an empty store of a log of ``cluster``, with a fresh incarnation; on disk when this returns. Raises
+    `StoreError`; a store that is there already stays as it is."""
+    folder = folder_of(data, number)
+    try:
+        made_in = schema.make_directory(folder)
+        if schema.exists(folder):
+            raise StoreError(f"{folder} holds a store already")
+        _Mark(cluster, number, name).write(folder)
+        schema.settle(folder, made_in)
+        incarnation = secrets.token_bytes(INCARNATION_BYTES)
+        schema.create(folder, server_id, incarnation)
+    except OSError as error:
+        raise StoreError(f"{error.filename or folder}: {error.strerror}") from error
+    return FoundStore(number, incarnation, StoreState.EMPTY, cluster)
+
+
+def find_stores(data: Path, server_id: int) -> tuple[list[FoundStore], list[Trouble]]:
+    """The stores in a data directory, also those moved away from deleted logs; and those that cannot be used. The lock
+    is held."""
+    found: list[FoundStore] = []
+    troubles: list[Trouble] = []
+    for folder in _folders(data / LOGS):
+        if not folder.name.isdecimal():
+            continue
+        try:
+            store = _found(folder, server_id)
+        except StoreError as error:
+            troubles.append(Trouble(int(folder.name), str(error)))
+        else:
+            found += [store] if store is not None else []
+    for folder in _folders(data / DELETED):
+        try:
+            mark = _Mark.read(folder)
+        except StoreError:
+            continue  # not ours
+        if not folder.name.endswith(_RETIRED):
+            found.append(FoundStore(mark.number, mark.incarnation, StoreState.STOPPED, mark.cluster, mark.standing))
+    return found, troubles
+
+
+def _found(folder: Path, server_id: int) -> FoundStore | None:
+    """The store in a folder of a log; None if there is none, and then the folder goes, unless a lost store lies in it.
+    Raises `StoreError`."""
+    try:
+        if not schema.exists(folder):
+            if not has_lost(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+            return None
+        mark = _Mark.read(folder)
+        store = SqliteStore.open(folder, server_id)
+        try:
+            boot = store.boot()
+            standing = standing_in(boot, store.replay(boot.applied_id + 1))
+        finally:
+            store.close()
+    except DamagedStore as damage:
+        aside = set_aside(folder, datetime.now(UTC))
+        raise StoreError(f"{damage}; set aside in {aside}") from damage
+    state = StoreState.STARTED if boot.start.status is StartStatus.STARTED else StoreState.EMPTY
+    return FoundStore(mark.number, boot.me.incarnation, state, mark.cluster, standing)
+
+
+def move_store(data: Path, store: FoundStore, name: str, now: datetime, *, retired: bool = False) -> Path:
+    """Move a store that nobody has open to where deleted ones are kept, durably. Returns its new folder. Raises
+    `StoreError`."""
+    folder = folder_of(data, store.number)
+    target = data / DELETED / f"{store.number}-{name}-{now:{_TIME}}{_RETIRED * retired}"
+    try:
+        made_in = schema.make_directory(target.parent)
+        _Mark(store.cluster, store.number, name, store.incarnation, store.standing).write(folder)
+        folder.rename(target)
+        for parent in (folder.parent, target.parent, *made_in):
+            schema.sync(parent)
+    except OSError as error:
+        raise StoreError(f"{error.filename or folder}: {error.strerror}") from error
+    return target
+
+
+def purge(data: Path, keep: timedelta, now: datetime) -> list[Path]:
+    """Remove the data files of stores that were moved away longer than ``keep`` ago; what is to be told of them stays.
+    Returns their folders. Raises `StoreError`."""
+    gone: list[Path] = []
+    for folder in _folders(data / DELETED):
+        moved = _moved(folder)
+        if moved is None or now - moved <= keep or not (folder / MARK).exists():
+            continue
+        others = [path for path in folder.iterdir() if path.name != MARK]
+        try:
+            for path in others:
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
+        except OSError as error:
+            raise StoreError(f"{error.filename or folder}: {error.strerror}") from error
+        gone += [folder] if others else []
+    return gone
+
+
+def _moved(folder: Path) -> datetime | None:
+    """The time at which a folder was moved away, as its name says; None: it says none."""
+    try:
+        return datetime.strptime(folder.name.removesuffix(_RETIRED).rpartition("-")[2], _TIME).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def _folders(parent: Path) -> Iterator[Path]:
+    """Folders in ``parent``, by name; none if it is not there."""
+    try:
+        paths = sorted(parent.iterdir())
+    except OSError:
+        return
+    yield from (path for path in paths if path.is_dir())
+

@@ -1,0 +1,103 @@
+"""Servers that host several logs: created, used, deleted, found again after a start."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from node_rig import Client, Rig, append, connect, connect_raw, founded, random_id, read, rig, until
+
+from alpo.core import requests as q
+from alpo.core.directory import LogOptions
+from alpo.core.requests import Code
+from alpo.core.settings import Settings
+from alpo.node.host import Host
+from alpo.wire import requests as w
+
+NONCE = b"n" * 16
+
+
+def create(name: str, nonce: bytes = NONCE, **options: int) -> q.CreateLog:
+    return q.CreateLog(1, name, nonce, LogOptions(**options), Settings().to_plain())
+
+
+async def ask_leader(r: Rig, request: Any) -> Any:
+    leader = await r.leader()
+    return await (await connect(leader.us.address)).ask(request)
+
+
+def leader_of(r: Rig, number: int) -> Host | None:
+    """The server that leads a log, once it serves."""
+    return next((
+        node for node in r.nodes if node.hosted is not None and number in node.hosted.running
+        and node.hosted.running[number].server.replica.serves
+    ), None)
+
+
+async def led(r: Rig, number: int) -> Host:
+    await until(lambda: leader_of(r, number) is not None)
+    leader = leader_of(r, number)
+    assert leader is not None
+    return leader
+
+
+async def payloads(client: Client) -> list[bytes]:
+    return [row[-1] for row in (await client.ask(read(start=1, linearizable=True))).entries]
+
+
+async def rows(r: Rig, number: int, name: str) -> list[bytes]:
+    return await payloads(await connect((await led(r, number)).us.address, log=name))
+
+
+@pytest.mark.trio
+async def test_a_log_of_its_own(tmp_path: Path) -> None:
+    async with rig(3, shelves=tmp_path) as r:
+        made = await ask_leader(r, create("billing"))
+        assert isinstance(made, q.LogIs) and (made.log.number, made.log.name) == (2, "billing")
+        at = (await led(r, 2)).us.address
+        first, other = await connect(at), await connect(at, log="billing")
+        assert first.hello is not None and other.hello is not None
+        assert (first.hello.number, first.hello.name) == (1, "default")
+        assert (other.hello.number, other.hello.name, other.hello.leader) == (2, "billing", other.hello.id)
+        assert other.hello.cluster != first.hello.cluster
+        assert isinstance(await other.ask(append(random_id(), 1, b"one", b"two")), q.Appended)
+        assert await payloads(other) == [b"one", b"two"]
+        assert (await (await connect((await r.leader()).us.address)).ask(read(start=1))).entries == []
+        for node in r.nodes:
+            replica = node.hosted.running[2].server.replica  # type: ignore[union-attr]
+            await until(lambda replica=replica: replica.log.next_lsn == 3)  # type: ignore[misc]
+            assert replica.cluster == other.hello.cluster
+        listed = await ask_leader(r, q.ListLogs(1))
+        assert [(log.number, log.name, log.id) for log in listed.listing.logs] == [(2, "billing", other.hello.cluster)]
+
+
+@pytest.mark.trio
+async def test_a_name_that_no_log_has() -> None:
+    async with rig() as r:
+        await founded(r)
+        refused = await (await connect_raw(r.addresses[0])).greet(w.ClientHello(w.VERSION, b"", "test", "billing"))
+        assert refused == w.Problem(Code.NO_SUCH_LOG, "there is no log billing on this server")
+        assert (await connect(r.addresses[0], log="default")).hello.number == 1  # type: ignore[union-attr]
+
+
+@pytest.mark.trio
+async def test_a_deleted_log_ends_its_clients_and_leaves_only_its_moved_stores(tmp_path: Path) -> None:
+    async with rig(3, shelves=tmp_path) as r:
+        await ask_leader(r, create("billing"))
+        client = await connect((await led(r, 2)).us.address, log="billing")
+        assert isinstance(await client.ask(append(random_id(), 1, b"one")), q.Appended)
+        gone = await ask_leader(r, q.DeleteLog(1, "billing", b"d" * 16))
+        assert isinstance(gone, q.LogDeleted)
+        assert (await client.receive()).code == Code.NO_SUCH_LOG
+        for id in (1, 2, 3):
+            await until(lambda id=id: not list((tmp_path / str(id) / "logs").iterdir()))  # type: ignore[misc]
+            (moved,) = (tmp_path / str(id) / "deleted").iterdir()
+            assert moved.name.startswith("2-billing-") and (moved / "alpo.db").exists()
+            assert json.loads((moved / "log.json").read_text())["name"] == "billing"
+        refused = await (await connect_raw(r.addresses[0])).greet(w.ClientHello(w.VERSION, b"", "test", "billing"))
+        assert refused.code == Code.NO_SUCH_LOG
+        again = await ask_leader(r, create("billing", b"m" * 16))
+        assert again.log.number == 3
+        assert await rows(r, 3, "billing") == []
