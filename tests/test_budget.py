@@ -24,7 +24,7 @@ BUDGET = {
     "lines of tests": 71_250,
     "files of alpo, cli and sim": 340,
     "options of alpo and alpo-pipeline": 592,
-    "words of docs and README": 63_500,
+    "words of docs and README": 63_650,
 }
 #: The part of a number that may be left over.
 SPARE = 1 / 20
