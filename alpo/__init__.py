@@ -16,7 +16,9 @@ from .errors import (
     Closed,
     Conflict,
     Fenced,
+    LogExists,
     NoSpace,
+    NoSuchLog,
     NotEverywhere,
     NotGuaranteed,
     OutOfRange,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from .client.handle import Handle
     from .client.log import Log, connect
     from .client.operator.files import BackupInfo, FileSpace
+    from .client.operator.logs import LogInfo
     from .client.operator.members import Leadership, MemberInfo, Settings
     from .client.operator.sessions import ByHand, CursorInfo, Outcome, SessionInfo
     from .client.operator.status import Events, MemberStatus, PeerStatus, ServerEvent, Silent
@@ -46,11 +49,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AlpoError", "BackupFailed", "BackupInfo", "Batches", "ByHand", "Closed", "Conflict", "CursorInfo", "Events",
-    "Fenced", "FileSpace", "Handle", "Leadership", "Log", "MemberInfo", "MemberStatus", "NoSpace", "NotEverywhere",
-    "NotGuaranteed", "OutOfRange", "Outcome", "Overloaded", "PeerStatus", "ProtocolError", "Record", "Records",
-    "Refused", "SerialExpected", "SerialReused", "ServerEvent", "SessionExpired", "SessionInfo", "Settings", "Silent",
-    "Skipped", "StopEvent", "SyncLog", "SyncStopEvent", "Tls", "TlsMismatch", "TooLarge", "Unavailable", "__version__",
-    "connect", "connect_sync",
+    "Fenced", "FileSpace", "Handle", "Leadership", "Log", "LogExists", "LogInfo", "MemberInfo", "MemberStatus",
+    "NoSpace", "NoSuchLog", "NotEverywhere", "NotGuaranteed", "OutOfRange", "Outcome", "Overloaded", "PeerStatus",
+    "ProtocolError", "Record", "Records", "Refused", "SerialExpected", "SerialReused", "ServerEvent", "SessionExpired",
+    "SessionInfo", "Settings", "Silent", "Skipped", "StopEvent", "SyncLog", "SyncStopEvent", "Tls", "TlsMismatch",
+    "TooLarge", "Unavailable", "__version__", "connect", "connect_sync",
 ]
 
 #: Name -> module, imported when first asked for: a server, above all its core, does without the
@@ -58,6 +61,7 @@ __all__ = [
 _LATER = {
     name: f".client.{module}" for module, names in {
         "handle": "Handle", "log": "Log connect", "operator.files": "BackupInfo FileSpace",
+        "operator.logs": "LogInfo",
         "operator.members": "Leadership MemberInfo Settings",
         "operator.sessions": "ByHand CursorInfo Outcome SessionInfo",
         "operator.status": "Events MemberStatus PeerStatus ServerEvent Silent",

@@ -121,6 +121,22 @@ class Refused(AlpoError):
     succeed."""
 
 
+class NoSuchLog(Refused):
+    """The cluster has no log of the name ``log``, or none any more."""
+
+    def __init__(self, message: str, *, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
+
+
+class LogExists(Refused):
+    """The cluster has a log of the name ``log`` already."""
+
+    def __init__(self, message: str, *, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
+
+
 class TooLarge(AlpoError):
     """The payload or batch is over the limit. Nothing was sent."""
 

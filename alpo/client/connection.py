@@ -28,7 +28,7 @@ import anyio
 from alpo._version import __version__
 from alpo.core.settings import BATCH_BYTES_MOST
 from alpo.dialling import Unreachable, Way
-from alpo.errors import AlpoError, ProtocolError, TlsMismatch, Unavailable
+from alpo.errors import AlpoError, ProtocolError, Refused, TlsMismatch, Unavailable
 from alpo.secure import SecureSocket, TlsBroken, TlsLeft, Trust
 from alpo.tls import Rights
 from alpo.wire.client_codec import decode_hello, decode_server, encode
@@ -43,6 +43,7 @@ from alpo.wire.framing import (
     frame_bytes_max,
 )
 from alpo.wire.requests import (
+    LOGS_VERSION,
     OLDEST_VERSION,
     VERSION,
     ClientHello,
@@ -118,18 +119,20 @@ class Connection:
     @staticmethod
     async def open(
         address: str, cluster: bytes = b"", timeout_s: float = math.inf, way: Way | None = None,
-        trust: Trust | None = None,
+        trust: Trust | None = None, log: str = "",
     ) -> Connection:
         """Dial and exchange hellos. ``cluster``: the only cluster id accepted (b"": any); ``way``: bounds of the steps,
-        and how far it has come; ``trust``: for TLS. Raises `Lost`."""
+        and how far it has come; ``trust``: for TLS; ``log``: the name of the log, "": the first. Raises `Lost`."""
         connection: Connection | None = None
         way = way or Way(address)
         try:
             with anyio.fail_after(timeout_s):
-                connection, older = await _greeted(way, VERSION, cluster, trust)
+                connection, older = await _greeted(way, VERSION, cluster, log, trust)
                 if older:
                     connection.close()
-                    connection, _ = await _greeted(way, older, cluster, trust)
+                    if log and older < LOGS_VERSION:
+                        raise Lost(Refused(f"{address} is too old: it knows the first log alone, and not {log}"))
+                    connection, _ = await _greeted(way, older, cluster, log, trust)
         except BaseException as error:
             if connection is not None:
                 connection.close()
@@ -142,9 +145,9 @@ class Connection:
             raise
         return connection
 
-    async def greet(self, cluster: bytes) -> int:
+    async def greet(self, cluster: bytes, log: str = "") -> int:
         """Exchange hellos. Returns 0, or the older version of the protocol that the server asks for. Raises `Lost`."""
-        self.send_now(encode(ClientHello(self.version, cluster, f"{_library}{__version__}")))
+        self.send_now(encode(ClientHello(self.version, cluster, f"{_library}{__version__}", log)))
         bodies: list[bytes | memoryview] = []
         while not bodies:
             try:
@@ -390,7 +393,9 @@ def _lost(address: str, error: Exception) -> Lost:
     return Lost(Unavailable(f"{address}: {text}"))
 
 
-async def _greeted(way: Way, version: int, cluster: bytes, trust: Trust | None) -> tuple[Connection, int]:
+async def _greeted(
+    way: Way, version: int, cluster: bytes, log: str, trust: Trust | None
+) -> tuple[Connection, int]:
     """A connection on which the hellos were exchanged, over TLS if ``trust`` is given; and 0, or the older version that
     the server asks for. Nothing is sent to a server whose certificate is not one of the cluster's. Raises `Lost`,
     OSError."""
@@ -409,7 +414,7 @@ async def _greeted(way: Way, version: int, cluster: bytes, trust: Trust | None) 
                     raise Lost(ProtocolError(f"{way.address}: {why}"))
                 way.greet()
             connection = Connection(sock, way.address, version, rights)
-            return connection, await connection.greet(cluster)
+            return connection, await connection.greet(cluster, log)
     except Unreachable:
         try:
             if connection is not None:

@@ -39,11 +39,12 @@ from .arguments import (
 from .handle import Handle, Many, chunks
 from .operator.asking import servers_of
 from .operator.files import BackupInfo, FileCalls
+from .operator.logs import LogCalls
 from .operator.members import MemberCalls, SettingCalls
 from .operator.sessions import CursorCalls, SessionCalls
 from .operator.status import StatusCalls
 from .reading import Reading
-from .servers import Servers, given_servers, given_tls
+from .servers import Servers, given_log, given_servers, given_tls
 
 #: Longest wait of ``async with`` for a named session to open, so that `Log.epoch` is there when it can be.
 OPEN_WAIT_S = 1.0
@@ -57,6 +58,7 @@ def connect(
     queue_max: int = 10_000,
     queue_bytes_max: int = 32 << 20,
     tls: Tls | None = None,
+    log: str | None = None,
 ) -> Log:
     """A client of the cluster that ``servers`` ("HOST[:PORT],HOST[:PORT]" or a list) belong to: for ``async with``, or
     `close` it at the end.
@@ -67,10 +69,11 @@ def connect(
     a name a random id is made with the first append. ``timeout_s``: seconds until the deadline of an append, and of a
     read's next page. ``queue_max`` (appends) and ``queue_bytes_max`` bound the local queue behind the window of 1,024
     appends in flight. ``tls``: what to show and trust; without it what ALPO_CA, ALPO_CERT, ALPO_KEY and ALPO_TLS_NAME
-    name, if anything. Works under trio and asyncio. Raises TypeError or ValueError for arguments that can never be
+    name, if anything. ``log``: the name of one of the cluster's logs; without it that of ALPO_LOG, else the first.
+    Works under trio and asyncio. Raises TypeError or ValueError for arguments that can never be
     right; nothing for a cluster that cannot be reached.
     """
-    known = Servers(given_servers(servers), tls=given_tls(tls))
+    known = Servers(given_servers(servers), tls=given_tls(tls), log=given_log(log))
     return Log(known, client, timeout_s, queue_max, queue_bytes_max)
 
 
@@ -134,7 +137,9 @@ def withdraw(log: Log, handles: Iterable[Handle]) -> None:
         log._appender.withdraw(handle)
 
 
-class Log(AsyncOnly, Reading, StatusCalls, SessionCalls, CursorCalls, MemberCalls, SettingCalls, FileCalls):
+class Log(
+    AsyncOnly, Reading, StatusCalls, SessionCalls, CursorCalls, MemberCalls, SettingCalls, FileCalls, LogCalls
+):
     """One client of a cluster, made by `connect`, for one event loop: in another, every call raises RuntimeError.
 
     Use it in ``async with``; or as it is, and await `close` at the end: then its tasks begin with the first append, and

@@ -24,6 +24,7 @@ from alpo.errors import (
     Conflict,
     Fenced,
     NoSpace,
+    NoSuchLog,
     NotGuaranteed,
     Overloaded,
     ProtocolError,
@@ -53,7 +54,7 @@ class OtherCluster(ProtocolError):
 #: Errors that are over by themselves, so that a question may be asked again; and those that no other try can avoid.
 PASSING = (Unavailable, Overloaded, NoSpace)
 LASTING = (ProtocolError, TlsMismatch)
-_KINDS = (NoSpace, Overloaded, TlsMismatch, ProtocolError, Refused)
+_KINDS = (NoSpace, Overloaded, TlsMismatch, ProtocolError, NoSuchLog, Refused)
 
 
 def kind_of(reason: AlpoError | None) -> type[AlpoError]:
@@ -125,6 +126,8 @@ def of_problem(address: str, problem: Problem) -> AlpoError:
         return (TlsMismatch if problem.text == TLS_ONLY_TOLD else Refused)(text)
     if problem.code == Code.OVERLOADED:
         return Overloaded(text)
+    if problem.code == Code.NO_SUCH_LOG:
+        return NoSuchLog(text)
     _, told, theirs = problem.text.partition(CLUSTER_TOLD)
     if told:
         return Unavailable(text) if theirs.startswith(" none") else OtherCluster(text)

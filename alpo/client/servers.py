@@ -26,6 +26,7 @@ from typing import TypeAlias
 import anyio
 
 from alpo.addresses import SERVER_DEFAULT, parse_address, parse_servers
+from alpo.core.directory import FIRST_NAME, LOG_NAME_WANTED, valid_log
 from alpo.dialling import Step, Way
 from alpo.errors import AlpoError, Closed, Overloaded, Unavailable
 from alpo.secure import Trust
@@ -74,6 +75,18 @@ def given_tls(tls: Tls | None) -> Tls | None:
     return tls or tls_given(os.environ)
 
 
+def given_log(log: str | None) -> str:
+    """The name of the log for hellos, "" for the first; None: that of ALPO_LOG. Raises TypeError, ValueError."""
+    name = os.environ.get("ALPO_LOG", "").strip() if log is None else log
+    if not isinstance(name, str):
+        raise TypeError(f"log is the name of a log, not {type(name).__name__}")
+    if name in ("", FIRST_NAME):
+        return ""
+    if not valid_log(name):
+        raise ValueError(f"log {name!r}: {LOG_NAME_WANTED}")
+    return name
+
+
 class NoSuchServer(Lost):
     """The error for a server that is no member, as all servers that answer say: trying again is of no use."""
 
@@ -86,12 +99,13 @@ class Servers:
 
     def __init__(
         self, addresses: Sequence[str], open_connection: Open = Connection.open, rng: random.Random | None = None,
-        cluster: bytes = b"", tls: Tls | None = None,
+        cluster: bytes = b"", tls: Tls | None = None, log: str = "",
     ) -> None:
-        """``cluster``: the only one whose servers will do; b"": that of the first server that names one. Raises
-        `alpo.errors.TlsError` if the files of ``tls`` are wrong."""
-        if tls is not None:
-            open_connection = functools.partial(Connection.open, trust=Trust(tls))
+        """``cluster``: the only one whose servers will do; b"": that of the first server that names one. ``log``: the
+        name of the log, "": the first. Raises `alpo.errors.TlsError` if the files of ``tls`` are wrong."""
+        if tls is not None or log:
+            trust = Trust(tls) if tls is not None else None
+            open_connection = functools.partial(Connection.open, trust=trust, log=log)
         self._open_connection = open_connection
         #: The source of every random pause, id and nonce of this client.
         self.rng = rng or random.SystemRandom()

@@ -24,12 +24,12 @@ from .record import Record
 
 def connect_sync(
     servers: str | Sequence[str] | None = None, client: str | None = None, timeout_s: float = 10.0, *,
-    queue_max: int = 10_000, queue_bytes_max: int = 32 << 20, tls: Tls | None = None,
+    queue_max: int = 10_000, queue_bytes_max: int = 32 << 20, tls: Tls | None = None, log: str | None = None,
 ) -> SyncLog:
     """Connect like `alpo.connect`, for programs without an event loop: enter the result by ``with``, or `close` it at
     the end. Same arguments, same errors."""
-    log = connect(servers, client, timeout_s, queue_max=queue_max, queue_bytes_max=queue_bytes_max, tls=tls)
-    return SyncLog(log, queue_max)
+    made = connect(servers, client, timeout_s, queue_max=queue_max, queue_bytes_max=queue_bytes_max, tls=tls, log=log)
+    return SyncLog(made, queue_max)
 
 
 class SyncLog(BlockingLog):
@@ -171,3 +171,8 @@ class SyncLog(BlockingLog):
     backup = blocking(Log.backup)
     compact = blocking(Log.compact)
     init = blocking(Log.init)
+    create_log = blocking(Log.create_log)
+    logs = blocking(Log.logs)
+    set_log = blocking(Log.set_log)
+    rename_log = blocking(Log.rename_log)
+    delete_log = blocking(Log.delete_log)

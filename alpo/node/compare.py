@@ -29,7 +29,7 @@ Laws of asking: every failure (network, missing or impossible answer) is raised 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import structlog
@@ -113,6 +113,7 @@ class Digests:
 ANSWER_S_MAX = 10.0
 #: Beginning of the name by which a server that asks another one calls itself.
 INQUIRER = "alpod "
+_CALLED = f"{INQUIRER}{__version__}"
 #: Longest answer: a status that lists much damage.
 _ANSWER_BYTES_MAX = 1 << 20
 _ERRORS = OSError, AddressError, FrameError, LinkClosed, WireError, trio.TooSlowError
@@ -140,18 +141,19 @@ class Inquiry:
 
     @staticmethod
     async def open(
-        id: int, address: str, cluster: bytes, security: Security, version: int = w.VERSION
+        id: int, address: str, cluster: bytes, security: Security, version: int = w.VERSION, log: str = ""
     ) -> Inquiry:
-        """Connect to server ``id`` of this cluster. ``version``: of the protocol, to try first. Raises `Unusable`."""
+        """Connect to server ``id`` of this cluster, for a log of this name. ``version``: of the protocol, to try first.
+        Raises `Unusable`."""
         made: Inquiry | None = None
         try:
             way = Way(address, name_s=ANSWER_S_MAX, tcp_s=ANSWER_S_MAX, answer_s=ANSWER_S_MAX)
             made = Inquiry(await security.dial(id, way))
-            older = await made._greet(id, cluster, version, way)
+            older = await made._greet(id, w.ClientHello(version, cluster, _CALLED, log), way)
             if older:
                 made.close()
                 made = Inquiry(await security.dial(id, way))
-                await made._greet(id, cluster, older, way)
+                await made._greet(id, w.ClientHello(older, cluster, _CALLED, log), way)
             return made
         except BaseException as error:
             if made is not None:
@@ -160,17 +162,17 @@ class Inquiry:
                 raise Unusable(str(error) or "no answer in time") from error
             raise
 
-    async def _greet(self, id: int, cluster: bytes, version: int, way: Way) -> int:
+    async def _greet(self, id: int, ours: w.ClientHello, way: Way) -> int:
         """Exchange hellos. Returns 0, or the older protocol version that the server wants: digests are the same in all.
         Raises `Unusable`."""
         with way.answering(tls=False):
-            self._link.push(encode(w.ClientHello(version, cluster, f"{INQUIRER}{__version__}")))
+            self._link.push(encode(ours))
             hello = decode_hello(await self._body())
         if isinstance(hello, w.Problem):
-            if w.OLDEST_VERSION <= version_told(hello.text) < version:
+            if w.OLDEST_VERSION <= version_told(hello.text) < ours.version:
                 return version_told(hello.text)
             raise Unusable(hello.text)
-        if not isinstance(hello, w.ServerHello) or (hello.id, hello.cluster) != (id, cluster):
+        if not isinstance(hello, w.ServerHello) or (hello.id, hello.cluster) != (id, ours.cluster):
             raise Unusable("another server answers there")
         self._link.allow_frames(_ANSWER_BYTES_MAX)
         return 0
@@ -251,8 +253,13 @@ class Copies(NamedTuple):
 class Comparer:
     """Task that compares. Does nothing if there is no scrub."""
 
-    def __init__(self, driver: Driver, store: Store, care: DiskCare, security: Security | None = None) -> None:
+    def __init__(
+        self, driver: Driver, store: Store, care: DiskCare, security: Security | None = None,
+        log_name: Callable[[], str] = lambda: "",
+    ) -> None:
+        """``log_name`` returns the log's name for hellos; "": the first log."""
         self._driver = driver
+        self._log_name = log_name
         self._security = security or Security()
         self._replica = driver.replica
         self._store = store
@@ -305,7 +312,8 @@ class Comparer:
 
     async def _open(self, id: int) -> Inquiry:
         """Connect to server ``id``. Raises `Unusable`."""
-        return await Inquiry.open(id, self._replica.address_of(id), self._replica.cluster, self._security)
+        replica = self._replica
+        return await Inquiry.open(id, replica.address_of(id), replica.cluster, self._security, log=self._log_name())
 
     async def _pass(self, peer: Identity) -> bool:
         """Compare range by range. True at the end of the log; False if ``peer`` is no longer a member. Raises

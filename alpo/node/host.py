@@ -17,7 +17,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast, get_args
 
 import trio
 
@@ -26,7 +26,7 @@ from alpo.core.config import ReplicaConfig
 from alpo.core.directory import LogOptions, NamedLog
 from alpo.core.disk_space import TELL_SHARE
 from alpo.core.members import INCARNATION_BYTES, Configured, Identity
-from alpo.core.requests import Code, CreateLog
+from alpo.core.requests import ChangeMember, Code, CreateLog, Initialise, LogRequest
 from alpo.core.settings import Settings
 from alpo.storage.interface import Store
 from alpo.storage.sqlite import SqliteStore
@@ -112,6 +112,11 @@ def kept_of(options: LogOptions, given: Retention) -> Retention:
     )
 
 
+def _of_the_first_log(client: ClientRequests, ask: Any) -> None:
+    """Refuse a request that is about the cluster: it is made of the first log."""
+    client.refuse(ask[0], Code.INVALID, detail="members and logs are those of the cluster: ask its first log")
+
+
 class LogServices:
     """The parts of a server that clients of another log than the first use (`client_connection.Services`)."""
 
@@ -121,6 +126,7 @@ class LogServices:
         self.limits = host.limits
         self.handlers: Mapping[type, Handler] = {
             **log.handlers, w.Status: report.begin_status, w.ListEvents: report.begin_events,
+            **dict.fromkeys((*get_args(LogRequest), ChangeMember, Initialise), _of_the_first_log),
         }
         self.trouble_with, self.no_right, self.asked = host.trouble_with, host.no_right, host.asked
 
@@ -229,15 +235,20 @@ class Host:
         return LogServer(
             cfg, self.limits, store, functools.partial(Writer, store), kept_of(log.options, self._retention), care,
             self.security, LogRoutes(self.routes, log.number), lambda: None,
+            lambda: self.hosted.name_of(log.number) if self.hosted is not None else log.name,
         )
 
     def _follow_logs(self) -> None:
-        """Take note that a log has begun or ended here."""
+        """Take note that a log has begun, ended, or changed its name or options here."""
         assert self.hosted is not None
         running = self.hosted.running
         drivers = [self.driver, *(each.server.driver for each in running.values())]
         self.poller.owner = Owners(drivers) if running else self.driver
         known = self.listener.fronts
+        for number, each in running.items():
+            each.server.cleaner.policy = kept_of(each.log.options, self._retention)
+            if number in known:
+                self.listener.rename(known[number], each.log.name)
         self.listener.follow_logs([
             known.get(number) or Front(
                 number, each.log.name, each.server.driver, LogServices(self, each.server), self.routes
@@ -334,10 +345,14 @@ class Host:
         """Put a reloaded configuration into force."""
         if fresh.log_level is not None:
             set_level(fresh.log_level)
+        others = list(self.hosted.running.values()) if self.hosted is not None else []
         if fresh.retention is not None:
-            self.log.cleaner.policy = fresh.retention
+            self.log.cleaner.policy = self._retention = fresh.retention
+            for each in others:
+                each.server.cleaner.policy = kept_of(each.log.options, fresh.retention)
         if fresh.limits is not None:
-            self.log.bound(fresh.limits)
+            for log in (self.log, *(each.server for each in others)):
+                log.bound(fresh.limits)
 
     async def _leave(self) -> None:
         self.driver.note("stopping", state=self.replica.state.value, term=self.replica.term)

@@ -71,11 +71,10 @@ _NOBODY = _Nobody()
 class Running:
     """A log that runs here; ``stop`` ends it."""
 
-    def __init__(self, log: NamedLog, server: LogServer) -> None:
-        self.log, self.server = log, server
+    def __init__(self, log: NamedLog, server: LogServer, stop: trio.Event) -> None:
+        self.log, self.server, self.stop = log, server, stop
         self.seen: object = None
-        self.stop = trio.Event()
-        server.driver.on_failure = self.stop.set
+        server.driver.on_failure = stop.set
 
 
 #: Makes the server of a log: its row, its store's identity, its store, its care.
@@ -89,7 +88,7 @@ class Hosted:
         self, me: int, first: Driver, routes: Routes, shelf: Shelf, make_log: MakeLog, timeout_s: float,
         on_running: Callable[[], None],
     ) -> None:
-        """``on_running`` is called when a log has begun or ended here."""
+        """``on_running`` is called when a log has begun, ended, or changed its name or options here."""
         self._first, self._shelf, self._make_log = first, shelf, make_log
         self._on_running = on_running
         self._hosting = Hosting(me, shelf.found, timeout_s)
@@ -97,7 +96,9 @@ class Hosted:
         self.running: dict[int, Running] = {}
         #: Logs that have stopped because of a fault, and why.
         self.failed: dict[int, str] = {trouble.number: trouble.why for trouble in shelf.troubles}
-        #: The cluster, and what is needed of each store, by number.
+        #: Ends each log that runs, or is about to.
+        self._stops: dict[int, trio.Event] = {}
+        #: Last known name, and store, of each log.
         self._names: dict[int, str] = {}
         self._made: dict[int, h.FoundStore] = {store.number: store for store in shelf.found}
         self._news, self._none_runs = trio.Event(), trio.Event()
@@ -129,10 +130,9 @@ class Hosted:
             running.seen = seen
             self.look()
 
-    def named(self, name: str) -> Running | None:
-        """The log of this name, if it runs here."""
-        log = self._first.replica.directory.guaranteed.named(name)
-        return self.running.get(log.number) if log is not None else None
+    def name_of(self, number: int) -> str:
+        """The last known name of a log that runs here."""
+        return self.running[number].log.name
 
     def _connected(self, who: Identity, stores: Mapping[int, Identity], connected: bool) -> None:
         """Note that a peer is connected in both directions, or is no more, and then which stores it had."""
@@ -208,7 +208,12 @@ class Hosted:
     def _step(self) -> list[h.Action]:
         replicas = {number: running.server.replica for number, running in self.running.items()}
         seen = facts(self._first.replica, replicas)
-        self._names.update((log.number, log.name) for log in seen.listing.logs)
+        for log in seen.listing.logs:
+            self._names[log.number] = log.name
+            running = self.running.get(log.number)
+            if running is not None and running.log != log:
+                running.log = log
+                self._on_running()
         return self._hosting.step(seen, trio.current_time())
 
     def _act(self, action: h.Action, nursery: trio.Nursery) -> None:
@@ -216,11 +221,10 @@ class Hosted:
         if isinstance(action, h.MakeStore):
             nursery.start_soon(self._make, action)
         elif isinstance(action, h.RunLog):
+            self._stops[action.log.number] = trio.Event()
             nursery.start_soon(self._serve, action)
         elif isinstance(action, h.StopLog):
-            running = self.running.get(action.number)
-            if running is not None:
-                running.stop.set()
+            self._stops[action.number].set()
         elif isinstance(action, h.MoveStore):
             nursery.start_soon(self._move, action)
         elif isinstance(action, h.Tell):
@@ -291,7 +295,8 @@ class Hosted:
             return
         failure: BaseException | None = None
         try:
-            running = Running(action.log, self._make_log(action.log, store.boot().me, store, self._shelf.care(folder)))
+            server = self._make_log(action.log, store.boot().me, store, self._shelf.care(folder))
+            running = Running(action.log, server, self._stops[number])
             try:
                 await self._run_log(running, action.first_list)
             finally:

@@ -233,6 +233,12 @@ class Listener:
             front = self.fronts.pop(number)
             self._greet_anew(front, encode_problem(Code.NO_SUCH_LOG, f"the log {front.name} is not here any more"))
 
+    def rename(self, front: Front, name: str) -> None:
+        """Give a log another name; its clients connect again by that."""
+        if front.name != name:
+            front.name = name
+            self._greet_anew(front)
+
     def _greet_anew(self, front: Front, words: bytes = b"") -> None:
         """Have all clients of a log connect again; answers under way are sent first, then ``words``."""
         for client in [client for client, of in self.clients.items() if of is front]:

@@ -95,8 +95,10 @@ class LogServer:
     def __init__(
         self, cfg: ReplicaConfig, limits: Limits, store: Store, make_writer: MakeWriter, retention: Retention,
         care: DiskCare, security: Security, carrier: Carrier, after_event: Callable[[], None],
+        log_name: Callable[[], str] = lambda: "",
     ) -> None:
-        """``after_event`` is called with every event: state that others are told of may have changed."""
+        """``after_event`` is called with every event: state that others are told of may have changed. ``log_name``
+        returns the log's name for hellos; "": the first log."""
         token = trio.lowlevel.current_trio_token()
         self.limits = limits
         self.store = store
@@ -132,7 +134,7 @@ class LogServer:
             self._slow_s, functools.partial(self._slow, token), functools.partial(soon, token, self.disk.look_soon),
             quick_s=QUICK_SHARE * cfg.election_timeout_s,
         )
-        self.comparer = Comparer(driver, store, care, security)
+        self.comparer = Comparer(driver, store, care, security, log_name)
         driver.watchers.after_mark.append(Guaranteed(self.replica, driver.counters).notice)
         self.pulse = Pulse(driver)
         #: Handlers of the requests that the core does not answer, by their types.

@@ -268,7 +268,9 @@ class Routes:
         self, envelopes: Sequence[Envelope], now_s: float, find: Find, *, from_thread: bool = False
     ) -> Iterator[_Push]:
         """Yield what sends; consecutive short messages to one peer are joined. Entries for several peers are encoded
-        once. ``from_thread``: any thread may send."""
+        once. ``from_thread``: any thread may send. Silence of a peer is judged by messages of the first log alone:
+        another log may not run there yet, or not any more."""
+        watched = find == self.find
         blobs: dict[tuple[int, int], list[bytes]] = {}
         link: Link | None = None
         parts: list[bytes] = []
@@ -303,7 +305,7 @@ class Routes:
                 yield partial(link.push_long, *whole, ordered=blob is not None)
             else:
                 parts += whole
-            if dialled and route.silent_since_s is None and wants_answer(message):
+            if watched and dialled and route.silent_since_s is None and wants_answer(message):
                 route.silent_since_s = now_s
         if link is not None and parts:
             yield partial(link.push_from_thread if from_thread else link.push, b"".join(parts))
@@ -448,9 +450,10 @@ class Stores:
         return [stores[number] for _, stores in self._peers.values() if number in stores]
 
     def find(self, number: int, target: Identity, dialled: bool) -> Route | None:
-        """The connection for a message of log ``number`` to a store."""
+        """The connection for a message of log ``number`` to a store, or to whichever store the peer has (R30)."""
         found = self._peers.get(target.id)
-        if found is None or found[1].get(number) != target:
+        store = found[1].get(number) if found is not None else None
+        if found is None or store is None or target.incarnation not in (store.incarnation, b""):
             return None
         return self._routes.dialled.get(target.id) if dialled else self._routes.accepted.get(found[0])
 

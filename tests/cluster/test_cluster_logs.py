@@ -1,0 +1,134 @@
+"""Several logs in one cluster, as real processes: written, killed, found again, deleted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from harness import Cluster, cluster
+from probe import until
+
+import alpo
+from alpo import connect
+
+NAMES = ("audit", "billing", "plans")
+
+
+async def payloads(running: Cluster, name: str, server: int | None = None) -> list[bytes]:
+    """All payloads of a log: as its leader has them, or in the copy of one server."""
+    async with connect(running.addresses, timeout_s=30, log=name) as log:
+        local = server is not None
+        return [record.payload async for record in log.read(1, local=local, server=server)]
+
+
+async def until_stores_are(running: Cluster, wanted: list[str]) -> None:
+    """Wait until each server has the stores of these logs, by number, and "deleted N" for each that it moved away."""
+    async def so() -> bool:
+        found = []
+        for server in running.servers.values():
+            kept = [path.name for path in server.data.glob("logs/*") if (path / "alpo.db").exists()]
+            moved = [f"deleted {path.name.partition('-')[0]}" for path in server.data.glob("deleted/*")]
+            found.append(sorted(kept) + sorted(moved))
+        return all(each == wanted for each in found)
+
+    await until(so, within_s=60)
+
+
+@pytest.mark.trio
+async def test_three_logs_through_the_end_of_a_server_and_of_all(tmp_path: Path) -> None:
+    async with cluster(tmp_path, proxied=False) as running:
+        async with connect(running.addresses, timeout_s=30) as log:
+            made = [await log.create_log(name, keep_s=3600.0 if name == "audit" else None) for name in NAMES]
+            assert [(each.name, each.number, each.keep_s) for each in made] == [
+                ("audit", 2, 3600.0), ("billing", 3, None), ("plans", 4, None),
+            ]
+            assert await log.logs() == made and len({each.id for each in made}) == 3
+            with pytest.raises(alpo.LogExists) as exists:
+                await log.create_log("billing")
+            assert exists.value.log == "billing"
+            await log.append(b"of the first log")
+        for name in NAMES:
+            async with connect(running.addresses, timeout_s=30, log=name) as log:
+                assert [await log.append(f"{name} {n}".encode()) for n in (1, 2)] == [1, 2]
+        leader = await running.leader()
+        running.servers[leader].kill()
+        for name in NAMES:
+            async with connect(running.addresses, timeout_s=30, log=name) as log:
+                assert await log.append(f"{name} 3".encode()) == 3
+        running.start(leader)
+        for name in NAMES:
+            expected = [f"{name} {n}".encode() for n in (1, 2, 3)]
+            assert await payloads(running, name) == expected
+
+            async def caught_up(name: str = name, expected: list[bytes] = expected) -> bool:
+                try:
+                    return await payloads(running, name, leader) == expected
+                except alpo.AlpoError:
+                    return False
+
+            await until(caught_up, within_s=60)
+        for server in running.servers.values():
+            server.kill()
+        running.start()
+        await running.leader()
+        for name in NAMES:
+            assert await payloads(running, name) == [f"{name} {n}".encode() for n in (1, 2, 3)]
+        async with connect(running.addresses, timeout_s=30) as log:
+            assert [record.payload async for record in log.read(1)] == [b"of the first log"]
+
+
+async def _until_there(path: Path) -> None:
+    await until(path.exists)
+
+
+@pytest.mark.trio
+async def test_a_server_is_killed_in_the_middle_of_creating_and_of_deleting(tmp_path: Path) -> None:
+    """Afterwards everything is as if it had been done: every server has the log's store, or has moved it away."""
+    async with cluster(tmp_path, proxied=False) as running:
+        for id, name in enumerate(NAMES, 1):
+            async with connect(running.addresses, timeout_s=60) as log:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(log.create_log, name)
+                    await _until_there(running.servers[id].data / "logs" / str(id + 1))
+                    running.servers[id].kill()
+                    running.start(id)
+            async with connect(running.addresses, timeout_s=60, log=name) as log:
+                assert await log.append(name.encode()) == 1
+        await until_stores_are(running, ["2", "3", "4"])
+        for id, name in enumerate(NAMES, 1):
+            async with connect(running.addresses, timeout_s=60) as log:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(log.delete_log, name)
+                    running.servers[id].kill()
+                    running.start(id)
+        await until_stores_are(running, ["deleted 2", "deleted 3", "deleted 4"])
+        async with connect(running.addresses, timeout_s=0.5, log="billing") as log:
+            with pytest.raises(alpo.NoSuchLog):
+                await log.append(b"to a log that is no more")
+
+
+@pytest.mark.trio
+async def test_one_lost_store_of_one_log(tmp_path: Path) -> None:
+    """A server that comes back without its store of a log gets another one, and all that the log holds."""
+    async with cluster(tmp_path, proxied=False) as running:
+        async with connect(running.addresses, timeout_s=30) as log:
+            await log.create_log("billing")
+        async with connect(running.addresses, timeout_s=30, log="billing") as log:
+            for n in range(20):
+                await log.append(b"%d" % n)
+        lost = running.others(await running.leader())[0]
+        running.servers[lost].kill()
+        for path in (running.servers[lost].data / "logs" / "2").iterdir():
+            path.unlink()
+        running.start(lost)
+
+        async def has_all() -> bool:
+            try:
+                return await payloads(running, "billing", lost) == [b"%d" % n for n in range(20)]
+            except alpo.AlpoError:
+                return False
+
+        await until(has_all, within_s=90)
+        async with connect(running.addresses, timeout_s=30, log="billing") as log:
+            assert await log.append(b"20") == 21
