@@ -249,9 +249,10 @@ class Host:
             each.server.cleaner.policy = kept_of(each.log.options, self._retention)
             if number in known:
                 self.listener.rename(known[number], each.log.name)
+        no_blocks = Routes()  # large bodies of other logs go with their entries
         self.listener.follow_logs([
             known.get(number) or Front(
-                number, each.log.name, each.server.driver, LogServices(self, each.server), self.routes
+                number, each.log.name, each.server.driver, LogServices(self, each.server), no_blocks
             )
             for number, each in running.items()
         ])

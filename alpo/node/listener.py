@@ -398,7 +398,8 @@ class Listener:
     ) -> None:
         front, host = self._front(hello.log), link.remote.rpartition(":")[0]
         if front is None:
-            await self._turn_away(link, Code.NO_SUCH_LOG, f"there is no log {hello.log} on this server")
+            why = f"there is no log {hello.log} on this server"
+            await link.part(encode_problem(Code.NO_SUCH_LOG, why), why)
             return
         link.allow_frames(frame_bytes(front.driver.replica.settings))
         cluster = front.driver.replica.cluster

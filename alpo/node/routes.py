@@ -239,19 +239,15 @@ class Routes:
             for who, twins in sorted(self._twins.items()) if now_s < twins.until_s
         ]
 
-    def find(self, target: Identity, dialled: bool) -> Route | None:
-        """The connection for a message of the first log."""
-        return self.dialled.get(target.id) if dialled else self.accepted.get(target)
-
     def send(self, envelopes: Sequence[Envelope], now_s: float, find: Find | None = None) -> None:
         """Encode and send; the first peer's bytes leave before the next one's are encoded. ``find``: the connections of
         a log besides the first."""
-        for push in self._encode(envelopes, now_s, find or self.find):
+        for push in self._encode(envelopes, now_s, find):
             push()
 
     def prepare(self, envelopes: Sequence[Envelope], now_s: float, find: Find | None = None) -> Callable[[], None]:
         """Encode now; returns a function that sends, for any thread. ``find``: as in `send`."""
-        encoded = list(self._encode(envelopes, now_s, find or self.find, from_thread=True))
+        encoded = list(self._encode(envelopes, now_s, find, from_thread=True))
 
         def send() -> None:
             for push in encoded:
@@ -260,17 +256,17 @@ class Routes:
         return send
 
     def abandon(self) -> None:
-        """Drop entries that wait to leave in pieces: this server leads no more, and whoever leads now sends its own."""
-        for route in self.dialled.values():
+        """Drop entries that wait to leave in pieces: this server leads the first log no more, and whoever leads now
+        sends its own. Not while another log's entries may be among them."""
+        for route in self.dialled.values() if not self.stores.receivers else ():
             route.link.abandon_long()
 
     def _encode(
-        self, envelopes: Sequence[Envelope], now_s: float, find: Find, *, from_thread: bool = False
+        self, envelopes: Sequence[Envelope], now_s: float, find: Find | None, *, from_thread: bool = False
     ) -> Iterator[_Push]:
         """Yield what sends; consecutive short messages to one peer are joined. Entries for several peers are encoded
         once. ``from_thread``: any thread may send. Silence of a peer is judged by messages of the first log alone:
         another log may not run there yet, or not any more."""
-        watched = find == self.find
         blobs: dict[tuple[int, int], list[bytes]] = {}
         link: Link | None = None
         parts: list[bytes] = []
@@ -278,7 +274,10 @@ class Routes:
             message = envelope.message
             appends = message if type(message) is AppendRequest else None
             dialled = appends is not None or isinstance(message, REQUESTS)
-            route = find(envelope.target, dialled)
+            if find is not None:
+                route = find(envelope.target, dialled)
+            else:
+                route = self.dialled.get(envelope.target.id) if dialled else self.accepted.get(envelope.target)
             if route is None or not (route.full or isinstance(message, START_ONLY)):
                 continue
             blob = None
@@ -305,7 +304,7 @@ class Routes:
                 yield partial(link.push_long, *whole, ordered=blob is not None)
             else:
                 parts += whole
-            if watched and dialled and route.silent_since_s is None and wants_answer(message):
+            if dialled and find is None and route.silent_since_s is None and wants_answer(message):
                 route.silent_since_s = now_s
         if link is not None and parts:
             yield partial(link.push_from_thread if from_thread else link.push, b"".join(parts))

@@ -53,8 +53,8 @@ TABLE = (
     _entry("restore", _KEEP, "Make a backup the data directory of a new cluster of one member", "backup:restore"),
     _entry("recover", _KEEP, "The last resort when a majority of the members is lost for good: go on with what one"
                              " server has", "backup:recover"),
-    _entry("log", _FILES, "The log in a data directory or a backup, read from outside: a server that runs on it is not"
-                          " disturbed", "log:app"),
+    _entry("log", _FILES, "The logs of a cluster; and the log in a data directory or a backup, read from outside: a"
+                          " server that runs on it is not disturbed", "log:app"),
     _entry("bench", _FILES, "Load a cluster and measure it: appends, reads, failovers", "bench:app"),
     _entry("spark", _FILES, "The log in Apache Spark: is this machine ready for it?", "doctor:spark"),
     Entry("help", f"{__name__}:help_", _OTHER, "Show the help of a command"),

@@ -32,7 +32,7 @@ PANEL = "Cluster and output"
 #: Options of TLS, in the order of `alpo.tls.tls_given`.
 TLS_OPTIONS = ("ca", "cert", "key", "tls_name")
 #: Every option that all commands of the cluster take.
-SHARED = ("servers", "config", "timeout", "json", *TLS_OPTIONS)
+SHARED = ("servers", "config", "log", "timeout", "json", *TLS_OPTIONS)
 
 Servers = Annotated[str | None, typer.Option(
     "--servers", metavar="HOST[:PORT],…", rich_help_panel=PANEL,
@@ -51,6 +51,9 @@ Key = Annotated[Path | None, typer.Option("--key", metavar="FILE", rich_help_pan
 TlsName = Annotated[str | None, typer.Option("--tls-name", metavar="NAME", rich_help_panel=TLS_PANEL,
                                              show_default=NAME_DEFAULT,
                                              help="The cluster's name in certificates. Default: ALPO_TLS_NAME.")]
+LogName = Annotated[str | None, typer.Option(
+    "--log", metavar="NAME", rich_help_panel=PANEL,
+    help="The log to talk to, of those that the servers keep. Default: the environment's ALPO_LOG, else the first.")]
 Timeout = Annotated[float | None, typer.Option("--timeout", metavar="SECONDS", rich_help_panel=PANEL, show_default="10",
                                                help="Give up a request after so long without progress.")]
 Json = Annotated[bool, typer.Option("--json", rich_help_panel=PANEL, help="One JSON object a line on stdout.")]
@@ -94,13 +97,15 @@ class Target:
 
 
 def remember(
-    ctx: typer.Context, servers: Servers = None, config: ConfigFile = None, timeout: Timeout = None, json: Json = False,
-    ca: Ca = None, cert: Cert = None, key: Key = None, tls_name: TlsName = None,
+    ctx: typer.Context, servers: Servers = None, config: ConfigFile = None, log: LogName = None,
+    timeout: Timeout = None, json: Json = False, ca: Ca = None, cert: Cert = None, key: Key = None,
+    tls_name: TlsName = None,
 ) -> None:
     """Keep the options before the command, as defaults for `with_target`."""
     given = ctx.ensure_object(dict)
     given.update(_given(
-        servers=servers, config=config, timeout=timeout, json=json, ca=ca, cert=cert, key=key, tls_name=tls_name
+        servers=servers, config=config, log=log, timeout=timeout, json=json, ca=ca, cert=cert, key=key,
+        tls_name=tls_name,
     ))
 
 
@@ -138,6 +143,8 @@ def resolve(given: dict[str, Any], needs_servers: bool = True) -> Target:
         raise UsageProblem(f"--timeout {timeout_s:g}: seconds, more than 0 and at most 86400")
     if needs_servers or any(name in given for name in TLS_OPTIONS):
         _use_tls(given)
+    if "log" in given or (needs_servers and os.environ.get("ALPO_LOG")):
+        _use_log(given.get("log"), needs_servers)
     return Target(_servers(given) if needs_servers else (), timeout_s, bool(given.get("json", False)))
 
 
@@ -154,6 +161,18 @@ def _use_tls(given: dict[str, Any]) -> None:
     if tls is not None:
         os.environ |= dict(zip(("ALPO_CA", "ALPO_CERT", "ALPO_KEY"), tls.files, strict=True))
         os.environ["ALPO_TLS_NAME"] = tls.name
+
+
+def _use_log(name: str | None, needs_servers: bool) -> None:
+    """Put the log's name into the environment, as `_use_tls` does; None: it is there. Raises UsageProblem."""
+    from alpo.client.servers import given_log
+
+    if not needs_servers:
+        raise UsageProblem("--log means nothing to this command: a log's files are in DATA/logs/NUMBER")
+    try:
+        os.environ["ALPO_LOG"] = given_log(name)
+    except ValueError as error:
+        raise UsageProblem(f"--log or ALPO_LOG: {error}") from error
 
 
 def _tls_of_file(path: Path) -> dict[str, str]:
@@ -273,7 +292,7 @@ def local(command: Callable[..., None]) -> Callable[..., None]:
     """Decorator for commands on a local cluster. Of the shared options only `--json` is accepted: the others would mean
     nothing. The command ends with an exit code."""
     def first(given: dict[str, Any]) -> list[Target]:
-        for name in ("servers", "config", "timeout", *TLS_OPTIONS):
+        for name in ("servers", "config", "log", "timeout", *TLS_OPTIONS):
             if name in given:
                 flag = "--" + name.replace("_", "-")
                 raise UsageProblem(f"{flag} means nothing to this command: it works on what is in --dir")

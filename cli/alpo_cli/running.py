@@ -75,20 +75,21 @@ async def unless_interrupted(body: Callable[[], Awaitable[None]]) -> bool:
     return interrupted
 
 
-def ask(target: Target, question: Callable[[alpo.Log], Awaitable[Result]]) -> Result:
-    """Run ``question`` on the log of the servers; returns what it returns. Raises the library's errors."""
+def ask(target: Target, question: Callable[[alpo.Log], Awaitable[Result]], name: str | None = None) -> Result:
+    """Run ``question`` on a log of the servers; returns what it returns. ``name``: the log's; None: the one that the
+    options name. Raises the library's errors."""
     async def body() -> Result:
-        async with connected(target) as log:
+        async with connected(target, name) as log:
             return await question(log)
 
     return run(body)
 
 
 @asynccontextmanager
-async def connected(target: Target) -> AsyncIterator[alpo.Log]:
-    """Connect to the servers; the log is closed at the end."""
+async def connected(target: Target, name: str | None = None) -> AsyncIterator[alpo.Log]:
+    """Connect to the servers, for the log of this name as in `ask`; the log is closed at the end."""
     async with (
-        alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log,
+        alpo.connect(",".join(target.servers), timeout_s=target.timeout_s, log=name) as log,
         telling(lambda: log.reason),
     ):
         yield log

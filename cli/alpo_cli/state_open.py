@@ -23,7 +23,7 @@ from typing import Any, Self, TypeVar
 
 import alpo
 from alpo.client.reading import Batches
-from alpo.client.servers import Servers, given_servers, given_tls
+from alpo.client.servers import Servers, given_log, given_servers, given_tls
 from alpo.errors import NotGuaranteed, TooLarge, Unavailable
 from alpo.state import Add, Changed, Expunge, If, Keep, NotFounded, Put, State, Unsettled, Variable
 from alpo.state.variable import VALUE_BYTES_MAX, Operation, need_name
@@ -49,7 +49,7 @@ class LocalLog(alpo.Log):
     @classmethod
     def of(cls, servers: str, timeout_s: float) -> Self:
         """The log of these servers, as `alpo.connect` gives one."""
-        return cls(Servers(given_servers(servers), tls=given_tls(None)), None, timeout_s, 1, 1)
+        return cls(Servers(given_servers(servers), tls=given_tls(None), log=given_log(None)), None, timeout_s, 1, 1)
 
     async def choose(self) -> None:
         """Find the server that has most of the log, of those that answer. Raises `Unavailable`."""

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from alpo_cli.app import app
 
 DOCS = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
-SHARED = {"--servers", "--config", "--timeout", "--json", "--ca", "--cert", "--key", "--tls-name"}
+SHARED = {"--servers", "--config", "--log", "--timeout", "--json", "--ca", "--cert", "--key", "--tls-name"}
 #: Options of alpod, which some chapters name.
 ALPODS = {"--no-auto-init", "--member", "--id", "--data", "--listen", "--join"}
 #: Options that Typer adds to the root command.
@@ -55,6 +55,7 @@ def test_the_commands_are_those_of_the_contract() -> None:
         "alpo cluster stop", "alpo cluster list", "alpo cluster init", "alpo bench append", "alpo bench read",
         "alpo bench failover", "alpo outcome", "alpo trim", "alpo explain", "alpo doctor", "alpo backup",
         "alpo restore", "alpo recover", "alpo log show", "alpo log verify", "alpo log export", "alpo log query",
+        "alpo log create", "alpo log list", "alpo log set", "alpo log rename", "alpo log delete",
         "alpo log diff", "alpo cursor set", "alpo cursor list", "alpo cursor drop", "alpo settings show",
         "alpo settings set", "alpo clock accept",
         "alpo member list", "alpo member add", "alpo member remove", "alpo member replace", "alpo transfer",

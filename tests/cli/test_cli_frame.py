@@ -188,7 +188,7 @@ def test_helps_are_plain(path: tuple[str, ...]) -> None:
     (["append", "--wait", "nobody"], "--wait must be everyone, not 'nobody'"),
     (["log", "export", "x", "--format", "jsnl"],
      "--format must be jsonl, parquet or sqlite, not 'jsnl'; did you mean jsonl?"),
-    (["read", "--folow"], "there is no option --folow; did you mean --follow or --long or --from?"),
+    (["read", "--folow"], "there is no option --folow; did you mean --follow or --log or --long?"),
     (["read", "-x"], "there is no option -x; see alpo read --help"),
     (["read", "--from"], "--from needs a value"),
     (["read", "--json=1"], "--json takes no value"),

@@ -27,6 +27,7 @@ from alpo import (
     Handle,
     Leadership,
     Log,
+    LogInfo,
     MemberInfo,
     MemberStatus,
     Outcome,
@@ -54,6 +55,8 @@ def connecting() -> None:
     tls = alpo.Tls("ca.pem", cert="me.pem", key="me.key", name="prod", verify_hostname=True)
     assert_type(alpo.connect("a:1", tls=tls), Log)
     assert_type(alpo.connect_sync("a:1", tls=tls), SyncLog)
+    assert_type(alpo.connect("a:1", log="billing"), Log)
+    assert_type(alpo.connect_sync("a:1", log="billing"), SyncLog)
     assert_type(alpo.connect_sync(), SyncLog)
     assert_type(alpo.connect_sync(["a:1", "b"], client="me", timeout_s=0.5), SyncLog)
     assert_type(alpo.__version__, str)
@@ -147,6 +150,18 @@ async def operating(log: Log, since: datetime) -> None:
     assert_type(made, BackupInfo)
     assert_type((made.first_lsn, made.last_lsn, made.bytes), tuple[int, int, int])
     await log.init()
+    billing = await log.create_log("billing", keep_s=60.0, keep_bytes=1 << 30, lead=2)
+    assert_type(billing, LogInfo)
+    assert_type((billing.name, billing.number, billing.id), tuple[str, int, str])
+    assert_type((billing.keep_s, billing.keep_bytes, billing.lead), tuple[float | None, int | None, int | None])
+    assert_type(await log.logs(), list[LogInfo])
+    assert_type(await log.set_log("billing", lead=0), LogInfo)
+    assert_type(await log.rename_log("billing", "bills"), LogInfo)
+    await log.delete_log("bills")
+    try:
+        await log.create_log("bills")
+    except (alpo.LogExists, alpo.NoSuchLog) as error:
+        assert_type(error.log, str)
 
 
 def answers(
@@ -253,6 +268,11 @@ def blocking_operations(log: SyncLog, since: datetime) -> None:
     assert_type(log.compact(2), FileSpace)
     assert_type(log.backup("monday.alpo"), BackupInfo)
     log.init()
+    assert_type(log.create_log("billing", keep_s=60), LogInfo)
+    assert_type(log.logs(), list[LogInfo])
+    assert_type(log.set_log("billing", keep_bytes=0), LogInfo)
+    assert_type(log.rename_log("billing", "bills"), LogInfo)
+    log.delete_log("bills")
 
 
 def blocking_program() -> None:

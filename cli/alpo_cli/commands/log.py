@@ -1,6 +1,6 @@
 """`alpo log`: read a data directory or a backup from outside, whether or not a server runs on it.
 
-Modules `log_export` and `log_query` do the work of `export` and `query`.
+Modules `log_export` and `log_query` do the work of `export` and `query`; `named_logs` has the commands of a cluster.
 
 Law: a damaged entry is reported in its place, and later entries follow; the command then ends with 1.
 """
@@ -20,6 +20,7 @@ from alpo.core.entries import INT_MAX, DamagedEntry, Entry, Kind, parse_body, pa
 from ..exits import Failed, UsageProblem, refuse, store_errors
 from ..frame import Command
 from ..inputs import a_log, a_new_file
+from ..named_logs import add_to
 from ..options import Target, group, without_servers
 from ..output import (
     counted,
@@ -36,8 +37,9 @@ from ..output import (
 if TYPE_CHECKING:
     from alpo.offline import Found, Source
 
-app = group("The log in a data directory or a backup, read from outside: a server that runs on it is not disturbed.",
-            "alpo log verify /var/lib/alpo")
+app = group("The logs of a cluster; and the log in a data directory or a backup, read from outside: a server that runs"
+            " on it is not disturbed.", "alpo log list", "alpo log verify /var/lib/alpo")
+add_to(app)
 
 Where = Annotated[Path, typer.Argument(metavar="DATA_OR_BACKUP",
                                        help="A data directory, its alpo.db, or a file of `alpo backup`.")]

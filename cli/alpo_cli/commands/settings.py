@@ -94,9 +94,9 @@ def accept(target: Target) -> None:
     """
     async def believe() -> None:
         from alpo.client.operator.members import accept_clocks
-        from alpo.client.servers import Servers, given_tls
+        from alpo.client.servers import Servers, given_log, given_tls
 
-        with closing(Servers(target.servers, tls=given_tls(None))) as servers:
+        with closing(Servers(target.servers, tls=given_tls(None), log=given_log(None))) as servers:
             leapt_ms = await accept_clocks(servers, target.timeout_s)
         target.tell({"leapt_ms": leapt_ms}, f"the log's clock goes on {leapt_ms / 1000:.0f} s later" if leapt_ms else
                     "the clocks were believed already: nothing is changed")

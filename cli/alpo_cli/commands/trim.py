@@ -90,9 +90,9 @@ def _tell(target: Target, lsns: range, cursors: list[str]) -> None:
 async def _compact(target: Target, server: int | None, wait: bool, step: Step) -> None:
     """Have a server, None: every member, one after the other, return its space; ``wait``: until all is returned."""
     from alpo.client.operator.status import members_of
-    from alpo.client.servers import Servers, given_tls
+    from alpo.client.servers import Servers, given_log, given_tls
 
-    with closing(Servers(target.servers, tls=given_tls(None))) as servers:
+    with closing(Servers(target.servers, tls=given_tls(None), log=given_log(None))) as servers:
         if server is not None:
             await _one(servers, server, target, wait, step)
             return

@@ -27,7 +27,7 @@ import anyio
 from alpo.addresses import AddressError, parse_address
 from alpo.client.connection import Connection, Lost
 from alpo.client.operator.status import Account, account, merged, newest
-from alpo.client.servers import CANDIDATES_MAX, Servers, given_tls
+from alpo.client.servers import CANDIDATES_MAX, Servers, given_log, given_tls
 from alpo.dialling import Way
 from alpo.standing import sound
 
@@ -230,7 +230,7 @@ def _valid(address: str) -> bool:
 @asynccontextmanager
 async def watching(addresses: Sequence[str]) -> AsyncIterator[Watch]:
     """Begin to watch the cluster of these servers. Raises TlsError."""
-    with closing(Servers(addresses, tls=given_tls(None))) as servers:
+    with closing(Servers(addresses, tls=given_tls(None), log=given_log(None))) as servers:
         async with anyio.create_task_group() as tasks:
             yield Watch(addresses, servers, tasks)
             tasks.cancel_scope.cancel()

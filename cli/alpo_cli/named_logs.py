@@ -1,0 +1,166 @@
+"""`alpo log create`, `list`, `set`, `rename` and `delete`: the logs that a cluster keeps besides its first one."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+import alpo
+from alpo.core.directory import FIRST_NAME, LOG_NAME_WANTED, valid_log
+from alpo.core.settings import size_text
+
+from .exits import UsageProblem, refuse
+from .options import Target, with_target
+from .output import escape, on_terminal
+from .running import ask
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="1 to 63 of a-z, 0-9, '.', '_' and '-'.")]
+Keep = Annotated[str | None, typer.Option("--keep", metavar="AGE",
+                                          help="Clean what is older: 12h, 7d. 0: as the servers are configured.")]
+KeepBytes = Annotated[str | None, typer.Option("--keep-bytes", metavar="SIZE",
+                                               help="Clean what is beyond: 500M, 20G. 0: as the servers are"
+                                                    " configured.")]
+Lead = Annotated[int | None, typer.Option("--lead", metavar="ID", min=0, help="Server that should lead it. 0: any.")]
+#: Units of ages in seconds, and of sizes in bytes.
+_AGES = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+COLUMNS = ["log", "number", "kept for", "kept bytes", "should lead", "id"]
+
+
+def _check(name: str) -> None:
+    refuse(not valid_log(name), f"NAME: {LOG_NAME_WANTED}")
+
+
+def _keys(found: alpo.LogInfo) -> dict[str, Any]:
+    return {
+        "name": found.name, "number": found.number, "id": found.id or None, "keep_age_s": found.keep_s,
+        "keep_bytes": found.keep_bytes, "lead": found.lead,
+    }
+
+
+def _row(found: alpo.LogInfo) -> list[str]:
+    return [
+        found.name, str(found.number), "" if found.keep_s is None else f"{found.keep_s:g} s",
+        "" if found.keep_bytes is None else size_text(found.keep_bytes), str(found.lead or ""),
+        found.id or "not begun",
+    ]
+
+
+def _amount(text: str | None, units: dict[str, int], option: str, example: str) -> int | None:
+    """A number with one of these units, or 0. Raises UsageProblem."""
+    if text in (None, "0"):
+        return None if text is None else 0
+    number, unit = text[:-1], text[-1:]
+    if not (number.isascii() and number.isdecimal() and len(number) < 13 and unit in units):
+        raise UsageProblem(f"{option} {text}: a whole number and one of {', '.join(units)}, as in {example}, or 0")
+    return int(number) * units[unit]
+
+
+def _options(keep: str | None, keep_bytes: str | None, lead: int | None) -> dict[str, Any]:
+    """Arguments of `alpo.Log.create_log` and `set_log`. Raises UsageProblem."""
+    size = _amount(keep_bytes, _SIZES, "--keep-bytes", "20G")
+    return {"keep_s": _amount(keep, _AGES, "--keep", "7d"), "keep_bytes": size, "lead": lead}
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands to a group."""
+    for command, name in ((create, "create"), (list_, "list"), (set_, "set"), (rename, "rename"), (delete, "delete")):
+        app.command(name)(command)
+
+
+@with_target
+def create(
+    target: Target, name: Name, keep: Keep = None, keep_bytes: KeepBytes = None, lead: Lead = None,
+    if_missing: Annotated[bool, typer.Option("--if-missing", help="Do nothing if there is such a log.")] = False,
+) -> None:
+    """Create a log besides the first one, on the same servers, with LSNs of its own. Done once it has begun.
+
+    Examples:
+        alpo log create billing --keep 7d
+        alpo append --log billing "one payload"
+    """
+    _check(name)
+    options = _options(keep, keep_bytes, lead)
+
+    async def made(log: alpo.Log) -> alpo.LogInfo:
+        try:
+            return await log.create_log(name, **options)
+        except alpo.LogExists:
+            if not if_missing:
+                raise
+            return next(each for each in await log.logs() if each.name == name)
+
+    found = ask(target, made, FIRST_NAME)
+    target.tell(_keys(found), f"{escape(name)}: log {found.number}")
+
+
+@with_target
+def list_(target: Target) -> None:
+    """List the logs besides the first one.
+
+    Examples:
+        alpo log list
+        alpo log list --json | jq -r .name
+    """
+    found = ask(target, lambda log: log.logs(), FIRST_NAME)
+    target.show(map(_keys, found), COLUMNS, list(map(_row, found)))
+
+
+@with_target
+def set_(
+    target: Target, name: Name, keep: Keep = None, keep_bytes: KeepBytes = None, lead: Lead = None,
+) -> None:
+    """Change how much of a log is kept, or who should lead it.
+
+    Examples:
+        alpo log set billing --keep 30d
+        alpo log set billing --lead 2
+    """
+    _check(name)
+    options = _options(keep, keep_bytes, lead)
+    refuse(set(options.values()) == {None}, "nothing to change: give --keep, --keep-bytes or --lead")
+    found = ask(target, lambda log: log.set_log(name, **options), FIRST_NAME)
+    target.tell(_keys(found), f"{escape(name)} is changed")
+
+
+@with_target
+def rename(
+    target: Target, name: Name, new: Annotated[str, typer.Argument(metavar="NEW", help="Its new name.")]
+) -> None:
+    """Give a log another name. Its clients go on by the new one; sessions, cursors and LSNs stay.
+
+    Examples:
+        alpo log rename billing invoices
+    """
+    _check(name)
+    refuse(not valid_log(new), f"NEW: {LOG_NAME_WANTED}")
+    found = ask(target, lambda log: log.rename_log(name, new), FIRST_NAME)
+    target.tell({"name": new, "number": found.number}, f"{escape(name)} is called {escape(new)}")
+
+
+@with_target
+def delete(
+    target: Target, name: Name,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for the name again.")] = False,
+) -> None:
+    """Delete a log: its clients are turned away, and each server moves its files to `deleted/` in its data directory.
+
+    Examples:
+        alpo log delete billing --yes
+    """
+    _check(name)
+    if not yes:
+        if not (on_terminal() and sys.stdin.isatty()):
+            raise UsageProblem("deleting a log needs --yes where nobody can be asked")
+        typed = typer.prompt(f"Type {name} to delete that log", err=True)
+        refuse(typed != name, "that is not its name: nothing is done")
+
+    async def gone(log: alpo.Log) -> int:
+        found = next((each for each in await log.logs() if each.name == name), None)
+        await log.delete_log(name)
+        return 0 if found is None else found.number
+
+    number = ask(target, gone, FIRST_NAME)
+    target.tell({"name": name, "number": number or None}, f"{escape(name)} is deleted")

@@ -1,0 +1,62 @@
+"""The commands about a cluster's logs besides the first, and `--log` with the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from alpo_command import Alpo
+
+
+def names(alpo: Alpo) -> list[str]:
+    return [row["name"] for row in alpo.lines("log", "list")]
+
+
+def test_a_log_from_its_creation_to_its_end(alpo: Alpo, directory: Path) -> None:
+    assert alpo.says("log", "create", "billing", "--keep", "7d", code=0) == "billing: log 2\n"
+    (made,) = alpo.lines("log", "create", "audit", "--keep-bytes", "20G", "--lead", "2")
+    assert len(made.pop("id")) == 32
+    assert made == {"name": "audit", "number": 3, "keep_age_s": None, "keep_bytes": 20 << 30, "lead": 2}
+    assert names(alpo) == ["billing", "audit"]
+    assert alpo.out("append", "--log", "billing", "one", "two") == "1\n2\n"
+    assert alpo.out("append", "to the first") == "1\n"
+    assert alpo.out("read", "--log", "billing") == "one\ntwo\n"
+    assert alpo.out("read", "--log", "default") == "to the first\n"
+    (changed,) = alpo.lines("log", "set", "billing", "--keep", "0", "--lead", "1")
+    assert (changed["keep_age_s"], changed["lead"]) == (None, 1)
+    assert alpo.lines("log", "rename", "billing", "bills") == [{"name": "bills", "number": 2}]
+    assert alpo.out("read", "--log", "bills") == "one\ntwo\n"
+    (status,) = alpo.lines("status", "--log", "bills")
+    assert max(member["last_lsn"] for member in status["members"]) == 2
+    assert "exists already" not in alpo.says("log", "create", "bills", "--if-missing", code=0)
+    assert alpo.says("log", "create", "bills", code=1) == "alpo: there is a log bills already\n"
+    assert alpo.lines("log", "delete", "audit", "--yes") == [{"name": "audit", "number": 3}]
+    assert alpo.says("log", "delete", "audit", "--yes", code=1) == "alpo: there is no log audit\n"
+    assert names(alpo) == ["bills"]
+    assert [row["name"] for row in alpo.lines("log", "list", "--log", "bills")] == ["bills"]
+
+
+@pytest.mark.parametrize(("words", "code", "why"), [
+    (["log", "create", "Billing"], 2, "NAME: a log's name is 1 to 63 characters"),
+    (["log", "create", "b", "--keep", "seven"], 2, "--keep seven: a whole number and one of s, m, h, d, as in 7d"),
+    (["log", "create", "b", "--keep-bytes", "20"], 2, "one of K, M, G, T, as in 20G, or 0"),
+    (["log", "create", "b", "--lead", "9"], 1, "server 9 is not a voting member"),
+    (["log", "set", "b"], 2, "nothing to change"),
+    (["log", "set", "nothing", "--keep", "1d"], 1, "there is no log nothing"),
+    (["log", "rename", "nothing", "b"], 1, "there is no log nothing"),
+    (["log", "delete", "nothing"], 2, "needs --yes where nobody can be asked"),
+    (["append", "--log", "nothing", "--timeout", "0.5", "x"], 1, "there is no log nothing on this server"),
+    (["read", "--log", "Default"], 2, "--log or ALPO_LOG: log 'Default': a log's name"),
+    (["log", "verify", "--log", "b", "/tmp"], 2, "--log means nothing to this command"),
+])
+def test_what_is_refused(alpo: Alpo, words: list[str], code: int, why: str) -> None:
+    assert why in alpo.says(*words, code=code)
+
+
+def test_the_files_of_a_log(alpo: Alpo, directory: Path) -> None:
+    alpo.run("log", "create", "files")
+    alpo.run("append", "--log", "files", "one")
+    (made,) = [row for row in alpo.lines("log", "list") if row["name"] == "files"]
+    folder = directory / "server-1" / "logs" / str(made["number"])
+    assert alpo.out("log", "verify", folder).startswith("sound: ")
+    assert alpo.says("member", "remove", "3", "--log", "files", code=1).startswith("alpo: members and logs are those")
