@@ -449,14 +449,14 @@ def _judged(sent: Sent, machine: Hosted[Any] | None, lsn: int) -> Result:
 def connect(
     made_by: type[M], servers: str | Sequence[str] | None = None, client: str | None = None, timeout_s: float = 10.0, *,
     name: str, version: int = 1, create: bool = True, snapshots: Literal["auto", "off"] = "auto",
-    cache: str | PathLike[str] | None = None, tls: Tls | None = None,
+    cache: str | PathLike[str] | None = None, tls: Tls | None = None, log: str | None = None,
 ) -> Replica[M]:
     """The machine of the class ``made_by`` in the log of a cluster: for ``async with``, under trio or asyncio.
 
-    ``servers``, ``client``, ``timeout_s`` and ``tls`` are as of `alpo.connect`, the others as of `Replica`.
+    ``servers``, ``client``, ``timeout_s``, ``tls`` and ``log`` are as of `alpo.connect`, the others as of `Replica`.
     """
     made_of(made_by, name, version)
-    log = connect_log(servers, client, timeout_s, tls=tls)
+    made = connect_log(servers, client, timeout_s, tls=tls, log=log)
     return owning(Replica(
-        log, made_by, name=name, version=version, create=create, timeout_s=timeout_s, snapshots=snapshots, cache=cache
+        made, made_by, name=name, version=version, create=create, timeout_s=timeout_s, snapshots=snapshots, cache=cache
     ))

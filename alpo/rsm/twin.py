@@ -64,12 +64,12 @@ class SyncReplica(SyncReplicated[Replica[M]], Generic[M]):
 def connect_sync(
     made_by: type[M], servers: str | Sequence[str] | None = None, client: str | None = None, timeout_s: float = 10.0, *,
     name: str, version: int = 1, create: bool = True, snapshots: Literal["auto", "off"] = "auto",
-    cache: str | PathLike[str] | None = None, tls: Tls | None = None,
+    cache: str | PathLike[str] | None = None, tls: Tls | None = None, log: str | None = None,
 ) -> SyncReplica[M]:
     """The machine of the class ``made_by`` in the log of a cluster, blocking: for a ``with``. Arguments as of
     `alpo.rsm.connect`."""
     made_of(made_by, name, version)
-    log = connect_log(servers, client, timeout_s, tls=tls)
+    made = connect_log(servers, client, timeout_s, tls=tls, log=log)
     return owning_sync(SyncReplica(
-        log, made_by, name=name, version=version, create=create, timeout_s=timeout_s, snapshots=snapshots, cache=cache
+        made, made_by, name=name, version=version, create=create, timeout_s=timeout_s, snapshots=snapshots, cache=cache
     ))

@@ -260,14 +260,14 @@ class State(Replicated[Machine, Watcher]):
 def connect(
     servers: str | Sequence[str] | None = None, client: str | None = None, timeout_s: float = 10.0, *,
     create: bool = True, expect: str | None = None, snapshots: Literal["auto", "off"] = "auto",
-    cache: str | PathLike[str] | None = None, tls: Tls | None = None,
+    cache: str | PathLike[str] | None = None, tls: Tls | None = None, log: str | None = None,
 ) -> State:
     """The state in the log of a cluster: for ``async with``, under trio or asyncio.
 
-    ``servers``, ``client``, ``timeout_s`` and ``tls`` are as of `alpo.connect`, the others as of `State`.
+    ``servers``, ``client``, ``timeout_s``, ``tls`` and ``log`` are as of `alpo.connect`, the others as of `State`.
     """
-    log = connect_log(servers, client, timeout_s, tls=tls)
-    return owning(State(log, create=create, expect=expect, timeout_s=timeout_s, snapshots=snapshots, cache=cache))
+    made = connect_log(servers, client, timeout_s, tls=tls, log=log)
+    return owning(State(made, create=create, expect=expect, timeout_s=timeout_s, snapshots=snapshots, cache=cache))
 
 
 class Rows:

@@ -147,10 +147,10 @@ class SyncLock(Twin[Lock]):
 def connect_sync(
     servers: str | Sequence[str] | None = None, client: str | None = None, timeout_s: float = 10.0, *,
     create: bool = True, expect: str | None = None, snapshots: Literal["auto", "off"] = "auto",
-    cache: str | PathLike[str] | None = None, tls: Tls | None = None,
+    cache: str | PathLike[str] | None = None, tls: Tls | None = None, log: str | None = None,
 ) -> SyncState:
     """The state in the log of a cluster, blocking: for a ``with``. Arguments as of `alpo.state.connect`."""
-    log = connect_log(servers, client, timeout_s, tls=tls)
+    made = connect_log(servers, client, timeout_s, tls=tls, log=log)
     return owning_sync(
-        SyncState(log, create=create, expect=expect, timeout_s=timeout_s, snapshots=snapshots, cache=cache)
+        SyncState(made, create=create, expect=expect, timeout_s=timeout_s, snapshots=snapshots, cache=cache)
     )

@@ -19,7 +19,7 @@ import json
 import secrets
 import shutil
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -178,35 +178,6 @@ def move_store(data: Path, store: FoundStore, name: str, now: datetime, *, retir
     except OSError as error:
         raise StoreError(f"{error.filename or folder}: {error.strerror}") from error
     return target
-
-
-def purge(data: Path, keep: timedelta, now: datetime) -> list[Path]:
-    """Remove the data files of stores that were moved away longer than ``keep`` ago; what is to be told of them stays.
-    Returns their folders. Raises `StoreError`."""
-    gone: list[Path] = []
-    for folder in _folders(data / DELETED):
-        moved = _moved(folder)
-        if moved is None or now - moved <= keep or not (folder / MARK).exists():
-            continue
-        others = [path for path in folder.iterdir() if path.name != MARK]
-        try:
-            for path in others:
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink()
-        except OSError as error:
-            raise StoreError(f"{error.filename or folder}: {error.strerror}") from error
-        gone += [folder] if others else []
-    return gone
-
-
-def _moved(folder: Path) -> datetime | None:
-    """The time at which a folder was moved away, as its name says; None: it says none."""
-    try:
-        return datetime.strptime(folder.name.removesuffix(_RETIRED).rpartition("-")[2], _TIME).replace(tzinfo=UTC)
-    except ValueError:
-        return None
 
 
 def _folders(parent: Path) -> Iterator[Path]:

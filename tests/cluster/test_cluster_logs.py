@@ -10,6 +10,7 @@ from harness import Cluster, cluster
 from probe import until
 
 import alpo
+import alpo.state
 from alpo import connect
 
 NAMES = ("audit", "billing", "plans")
@@ -106,6 +107,22 @@ async def test_a_server_is_killed_in_the_middle_of_creating_and_of_deleting(tmp_
         async with connect(running.addresses, timeout_s=0.5, log="billing") as log:
             with pytest.raises(alpo.NoSuchLog):
                 await log.append(b"to a log that is no more")
+
+
+@pytest.mark.trio
+async def test_a_state_has_a_log_for_itself(tmp_path: Path) -> None:
+    async with cluster(tmp_path, proxied=False) as running:
+        async with connect(running.addresses, timeout_s=30) as log:
+            await log.append(b"of the first log")
+            await log.create_log("plans")
+        async with alpo.state.connect(running.addresses, timeout_s=30, log="plans") as state:
+            await state.put("motd", b"hello")
+            assert (await state.fetch("motd")).value == b"hello"
+        async with connect(running.addresses, timeout_s=30) as log:
+            assert [record.payload async for record in log.read(1)] == [b"of the first log"]
+            await log.rename_log("plans", "schedule")
+        async with alpo.state.connect(running.addresses, timeout_s=30, log="schedule") as state:
+            assert (await state.fetch("motd")).value == b"hello"
 
 
 @pytest.mark.trio

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 from alpo.core.hosting.words import NO_LIST, FoundStore, Standing, StoreState
 from alpo.core.members import Identity
 from alpo.storage import hosted, schema
-from alpo.storage.hosted import find_stores, folder_of, make_store, move_store, purge
+from alpo.storage.hosted import find_stores, folder_of, make_store, move_store
 from alpo.storage.interface import StoreError
 
 CLUSTER = b"c" * 16
@@ -135,17 +135,3 @@ def test_a_store_that_does_not_say_whose_it_is(tmp_path: Path) -> None:
         found, (trouble,) = find_stores(tmp_path, 1)
         assert not found and trouble.number == 2 and why in trouble.why
     assert (folder_of(tmp_path, 2) / schema.DB_NAME).exists()
-
-
-def test_files_that_were_moved_go_in_time_and_what_is_told_of_them_stays(tmp_path: Path) -> None:
-    told = make_store(tmp_path, 1, 2, "billing", CLUSTER)._replace(standing=STANDING)
-    where = move_store(tmp_path, told, "billing", NOW)
-    (tmp_path / "deleted" / "mine").mkdir()
-    (tmp_path / "deleted" / "mine" / "note").touch()
-    day = timedelta(days=1)
-    assert purge(tmp_path, day, NOW + day) == []
-    assert purge(tmp_path, day, NOW + day + timedelta(seconds=1)) == [where]
-    assert [path.name for path in where.iterdir()] == [hosted.MARK]
-    assert purge(tmp_path, day, NOW + 2 * day) == []
-    assert stores(tmp_path) == [told._replace(state=StoreState.STOPPED)]
-    assert (tmp_path / "deleted" / "mine" / "note").exists(), "a folder that is not ours"
