@@ -178,7 +178,7 @@ def _run_through_losses(config: Config, reload: Reloader, security: Security) ->
     try:
         _run(config, reload, security, signals)
     except (DamagedStore, StoreLost) as error:
-        if len(config.configured) == 1 and config.join is None:
+        if _is_alone(config):
             raise
         signals.goes_on()  # called first: what follows may take long on a slow disk
         aside = set_aside(config.data, datetime.now(UTC))
@@ -279,8 +279,14 @@ def disk_care(config: Config, folder: Path) -> DiskCare:
 
 def shelf_of(config: Config) -> Shelf:
     """The stores of the logs besides the first; the data directory's lock is held."""
-    found, troubles = find_stores(config.data, config.id)
-    return Shelf(config.data, config.id, found, troubles, functools.partial(disk_care, config))
+    alone = _is_alone(config)
+    found, troubles = find_stores(config.data, config.id, alone=alone)
+    return Shelf(config.data, config.id, found, troubles, functools.partial(disk_care, config), alone)
+
+
+def _is_alone(config: Config) -> bool:
+    """True if no other member could restore what this server holds."""
+    return len(config.configured) == 1 and config.join is None
 
 
 def limits_of(config: Config) -> Limits:

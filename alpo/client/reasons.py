@@ -128,6 +128,8 @@ def of_problem(address: str, problem: Problem) -> AlpoError:
         return Overloaded(text)
     if problem.code == Code.NO_SUCH_LOG:
         return NoSuchLog(text)
+    if problem.code == Code.NOT_READY:
+        return Unavailable(text)
     _, told, theirs = problem.text.partition(CLUSTER_TOLD)
     if told:
         return Unavailable(text) if theirs.startswith(" none") else OtherCluster(text)

@@ -171,6 +171,8 @@ class Driver(trio.abc.Instrument):
         self._crowd = 0  # size of the largest of the last groups of these that were small in bytes, roughly
         self._urgent = self._stepping = False
         self._lone_writes = 0  # in a row; see `_is_lone`
+        #: False while other logs of this server would wait for a commit in the event loop's thread.
+        self.commits_here = True
         self._lone: tuple[Write, After] | None = None  # one to commit once the step's answers have left
         self._token = trio.lowlevel.current_trio_token()
         self._submitted = 0  # number of the last write handed to the writer
@@ -338,7 +340,7 @@ class Driver(trio.abc.Instrument):
         if write.entries:
             begin = _LONE_WRITES if self._crowd >= _CROWD else 0
             self._lone_writes = max(self._lone_writes, begin) + 1 if self._is_lone(write) else 0
-        if idle and self._lone_writes > _LONE_WRITES and write.entries:
+        if idle and self._lone_writes > _LONE_WRITES and write.entries and self.commits_here:
             self._lone = write, after
         else:
             self._queue(write, after)

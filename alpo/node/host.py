@@ -244,12 +244,15 @@ class Host:
         running = self.hosted.running
         drivers = [self.driver, *(each.server.driver for each in running.values())]
         self.poller.owner = Owners(drivers) if running else self.driver
+        for driver in drivers:
+            driver.commits_here = not running
         known = self.listener.fronts
         for number, each in running.items():
             each.server.cleaner.policy = kept_of(each.log.options, self._retention)
             if number in known:
                 self.listener.rename(known[number], each.log.name)
         no_blocks = Routes()  # large bodies of other logs go with their entries
+        self.listener.leaving = self.leaving
         self.listener.follow_logs([
             known.get(number) or Front(
                 number, each.log.name, each.server.driver, LogServices(self, each.server), no_blocks

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,13 +22,15 @@ import trio
 
 from alpo.core.directory import NamedLog
 from alpo.core.hosting import words as h
-from alpo.core.hosting.facts import facts
+from alpo.core.hosting.facts import facts, settled
 from alpo.core.hosting.hosting import Hosting
 from alpo.core.members import Identity, MemberList
-from alpo.core.ready import Begin, Connected, Disconnected, PeerAddress, PeerGone, StoreLost
+from alpo.core.ready import Alarm, Begin, Connected, Disconnected, PeerAddress, PeerGone, StoreLost
 from alpo.core.requests import FoundLog, Reply, Transfer
+from alpo.core.shared import InvariantBroken
+from alpo.storage import schema
 from alpo.storage.boot import set_aside
-from alpo.storage.hosted import Trouble, folder_of, make_store, move_store
+from alpo.storage.hosted import Trouble, find_store, folder_of, make_store, move_store
 from alpo.storage.interface import DamagedStore, StoreError
 from alpo.storage.sqlite import SqliteStore
 
@@ -41,18 +42,22 @@ from .threads import in_thread
 
 #: Seconds until a store that could not be made, or moved, is tried again.
 _AGAIN_S = 1.0
+#: Longest time between two steps while there are other logs: which servers have caught up is no news.
+_STEP_S = 5.0
 #: Seconds that a log has to hand leadership over when it is stopped.
 _LEAVE_S = 2.0
 
 
 class Shelf(NamedTuple):
-    """The place of the stores, and what was found in it at the start. ``care``: of a store in this folder."""
+    """The place of the stores, and what was found in it at the start. ``care``: of a store in this folder; ``alone``:
+    no other server could restore a log."""
 
     data: Path
     server_id: int
     found: list[h.FoundStore]
     troubles: list[Trouble]
     care: Callable[[Path], DiskCare]
+    alone: bool = False
 
 
 class _Nobody:
@@ -73,7 +78,7 @@ class Running:
 
     def __init__(self, log: NamedLog, server: LogServer, stop: trio.Event) -> None:
         self.log, self.server, self.stop = log, server, stop
-        self.seen: object = None
+        self.unsettled = True
         server.driver.on_failure = stop.set
 
 
@@ -103,7 +108,9 @@ class Hosted:
         self._made: dict[int, h.FoundStore] = {store.number: store for store in shelf.found}
         self._news, self._none_runs = trio.Event(), trio.Event()
         self._leaving = False
+        #: The directory as of the last step; True while the first log's list or reign is not guaranteed yet.
         self._seen: object = None
+        self._unsettled = True
         self._stores = routes.stores
         self._stores.on_connected, self._stores.on_message = self._connected, self._heard
         self._stores.on_gone = self._gone
@@ -114,21 +121,27 @@ class Hosted:
         """Have a step taken soon: something that hosting sees may have changed."""
         self._news.set()
 
+    def _look_at_change(self) -> None:
+        """Have a step taken: the first log has another leader or list, which may not be guaranteed yet."""
+        self._unsettled = True
+        self.look()
+
     def _look_at_mark(self) -> None:
-        """Have a step taken if the guaranteed directory or the members' standing has changed."""
-        replica = self._first.replica
-        seen = replica.directory.guaranteed, replica.members.latest_id <= replica.guaranteed_id, replica.leader_id
-        if seen != self._seen:
-            self._seen = seen
+        """Have a step taken if the guaranteed directory has changed, or list and reign are guaranteed now."""
+        replica = self._first.replica  # every append comes here, so little is asked
+        if self._unsettled or replica.directory.guaranteed is not self._seen:
+            self._seen, self._unsettled = replica.directory.guaranteed, not settled(replica)
             self.look()
 
     def _look_at_log(self, running: Running) -> None:
-        """Have a step taken if another list of a log's is guaranteed now, or none any more."""
-        replica = running.server.replica
-        seen = replica.members.latest, replica.members.latest_id <= replica.guaranteed_id, replica.retired
-        if seen != running.seen:
-            running.seen = seen
+        """Have a step taken once a log's list and reign are guaranteed."""
+        if running.unsettled:
+            running.unsettled = not settled(running.server.replica)
             self.look()
+
+    def _look_at_changed_log(self, running: Running) -> None:
+        running.unsettled = True
+        self.look()
 
     def name_of(self, number: int) -> str:
         """The last known name of a log that runs here."""
@@ -184,7 +197,7 @@ class Hosted:
     async def run(self) -> None:
         """Host the logs until cancelled."""
         watchers = self._first.watchers
-        watchers.after_change.append(self.look)
+        watchers.after_change.append(self._look_at_change)
         watchers.after_mark.append(self._look_at_mark)
         for trouble in self._shelf.troubles:
             self._first.note("log_store_ignored", number=trouble.number, why=trouble.why)
@@ -193,7 +206,8 @@ class Hosted:
                 self._news = trio.Event()
                 for action in self._step() if not self._leaving else ():
                     self._act(action, nursery)
-                with trio.move_on_at(self._hosting.deadline_s()):
+                due_s = self._hosting.deadline_s()
+                with trio.move_on_at(min(due_s, trio.current_time() + _STEP_S) if self._made else due_s):
                     await self._news.wait()
 
     async def leave(self) -> None:
@@ -243,7 +257,7 @@ class Hosted:
         cluster, shelf = self._first.replica.cluster, self._shelf
         try:
             store = await in_thread(functools.partial(
-                make_store, shelf.data, shelf.server_id, action.number, action.name, cluster
+                _make_or_find, shelf, action.number, action.name, cluster
             ))
         except StoreError as error:
             self._fail(action.number, str(error))
@@ -283,7 +297,7 @@ class Hosted:
         number, standing = action.log.number, h.NO_LIST
         folder = folder_of(self._shelf.data, number)
         try:
-            store = await in_thread(functools.partial(SqliteStore.open, folder, self._shelf.server_id))
+            store = await in_thread(functools.partial(_open, folder, self._made[number], self._shelf.server_id))
         except DamagedStore as damage:
             await self._lost(number, folder, damage)
             return
@@ -306,28 +320,29 @@ class Hosted:
                 failure = running.server.driver.failure
                 with trio.CancelScope(shield=True):
                     await running.server.close()
-        except (DamagedStore, StoreLost) as damage:
-            failure = damage
+        except* (StoreError, Alarm, InvariantBroken) as raised:
+            failure = _first_of(raised)
         finally:
             with trio.CancelScope(shield=True):
                 await in_thread(store.close)
         if isinstance(failure, DamagedStore | StoreLost):
             await self._lost(number, folder, failure)
-        elif isinstance(failure, StoreError):
+            return
+        if isinstance(failure, StoreError):
             self._first.failed(failure)
-        elif failure is not None:
-            self._fail(number, str(failure))  # stopped for good: hosting takes it as one that runs
-        else:
-            self._made[number] = self._made[number]._replace(standing=standing)
-            self._hosting.stopped(number, standing)
-            self.look()
+        elif failure is not None:  # it has stopped for good, and may still be deleted
+            self._fail(number, str(failure))
+            await self._stops[number].wait()
+        self._made[number] = self._made[number]._replace(standing=standing)
+        self._hosting.stopped(number, standing)
+        self.look()
 
     async def _run_log(self, running: Running, first_list: MemberList | None) -> None:
         number, driver = running.log.number, running.server.driver
         async with trio.open_nursery() as nursery:
             await running.server.start(nursery)
             self.running[number] = running
-            driver.watchers.after_change.append(self.look)
+            driver.watchers.after_change.append(functools.partial(self._look_at_changed_log, running))
             driver.watchers.after_mark.append(functools.partial(self._look_at_log, running))
             self._on_running()
             try:
@@ -349,9 +364,46 @@ class Hosted:
             nursery.cancel_scope.cancel()
 
     async def _lost(self, number: int, folder: Path, why: BaseException) -> None:
-        """Set a lost store aside: another one takes its place."""
-        with suppress(StoreError):
-            where = await in_thread(functools.partial(set_aside, folder, datetime.now(UTC)))
-            self._first.note("log_store_set_aside", number=number, why=str(why), where=str(where))
+        """Set a lost store aside: another one takes its place. If no other server has what it held, it stays."""
+        if self._shelf.alone:
+            self._fail(number, str(why))
+            await self._stops[number].wait()
+            self._hosting.stopped(number, self._made[number].standing)
+            self.look()
+            return
+        while await in_thread(folder.exists):
+            try:
+                where = await in_thread(functools.partial(set_aside, folder, datetime.now(UTC)))
+                self._first.note("log_store_set_aside", number=number, why=str(why), where=str(where))
+                break
+            except StoreError as error:
+                self._fail(number, str(error))
+                await trio.sleep(_AGAIN_S)
         self._hosting.lost(number)
         self.look()
+
+
+def _make_or_find(shelf: Shelf, number: int, name: str, cluster: bytes) -> h.FoundStore:
+    """The store of a log, made if there is none; one that could not be used when it was found may be usable by now.
+    Raises `StoreError`."""
+    folder = folder_of(shelf.data, number)
+    found = find_store(folder, shelf.server_id, alone=shelf.alone) if folder.exists() else None
+    return found or make_store(shelf.data, shelf.server_id, number, name, cluster)
+
+
+def _open(folder: Path, made: h.FoundStore, server_id: int) -> SqliteStore:
+    """The store that was made or found. Raises `DamagedStore` if another one is in its place, or none; `StoreError`."""
+    if not schema.exists(folder):
+        raise DamagedStore(f"{folder} holds no store any more")
+    store = SqliteStore.open(folder, server_id)
+    if store.boot().me.incarnation != made.incarnation:
+        store.close()
+        raise DamagedStore(f"{folder} holds another store than before")
+    return store
+
+
+def _first_of(raised: BaseException) -> BaseException:
+    """The first error in a group."""
+    while isinstance(raised, BaseExceptionGroup):
+        raised = raised.exceptions[0]
+    return raised

@@ -210,6 +210,8 @@ class Listener:
         self._of_host: Counter[str] = Counter()  # clients
         self._inquiries = 0  # other servers' among them
         self.strangers = Strangers()
+        #: True from the signal to stop on.
+        self.leaving = False
 
     @property
     def count(self) -> int:
@@ -231,7 +233,18 @@ class Listener:
             front.follow(self._greet_anew)
         for number in ended:
             front = self.fronts.pop(number)
-            self._greet_anew(front, encode_problem(Code.NO_SUCH_LOG, f"the log {front.name} is not here any more"))
+            self._greet_anew(front, encode_problem(*self._why_not(front.name)))
+
+    def _why_not(self, name: str) -> tuple[Code, str]:
+        """Reason why a log of this name cannot be served: NOT_READY if it may be later."""
+        replica = self._replica
+        if self.leaving:
+            return Code.NOT_READY, "it is stopping"
+        if replica.directory.guaranteed.named(name) is not None:
+            return Code.NOT_READY, f"the log {name} does not run here yet"
+        if not replica.leader_id:
+            return Code.NOT_READY, f"this server knows no leader, and so not whether there is a log {name}"
+        return Code.NO_SUCH_LOG, f"there is no log {name} on this server"
 
     def rename(self, front: Front, name: str) -> None:
         """Give a log another name; its clients connect again by that."""
@@ -398,8 +411,9 @@ class Listener:
     ) -> None:
         front, host = self._front(hello.log), link.remote.rpartition(":")[0]
         if front is None:
-            why = f"there is no log {hello.log} on this server"
-            await link.part(encode_problem(Code.NO_SUCH_LOG, why), why)
+            code, why = self._why_not(hello.log)
+            self._silent.add(link, self._limits.silent_connections_max)  # while it reads why
+            await link.part(encode_problem(code, why), why)
             return
         link.allow_frames(frame_bytes(front.driver.replica.settings))
         cluster = front.driver.replica.cluster
@@ -414,6 +428,8 @@ class Listener:
                 await link.part(encode_problem(Code.INVALID, why), why)
             return
         told = server_hello(front.driver.replica, hello.version, wall_ms())
+        if not front.driver.replica.members.latest.members:  # its store waits to be added: the servers are the first's
+            told = told._replace(members=server_hello(self._replica, hello.version, 0).members)
         link.push(encode(told._replace(number=front.number, name=front.name)))
         client = ClientConnection(
             link, self._poller, front.driver, front.services, nursery, hello.version, rights, front.ahead

@@ -114,6 +114,8 @@ class Route:
         #: Identity of the other side, and what its hosting has said last over this connection.
         self.who: Identity | None = None
         self.said: LogHello | None = None
+        #: Stores of other logs than the first that have sent something over this connection.
+        self.heard: set[Identity] = set()
         #: Numbers of the blocks that were sent over this connection (`Routes.blocks`).
         self.sent_ahead: set[int] = set()
         #: Time at which the first message that wants an answer left after the last answer; None: nothing is unanswered.
@@ -265,8 +267,8 @@ class Routes:
         self, envelopes: Sequence[Envelope], now_s: float, find: Find | None, *, from_thread: bool = False
     ) -> Iterator[_Push]:
         """Yield what sends; consecutive short messages to one peer are joined. Entries for several peers are encoded
-        once. ``from_thread``: any thread may send. Silence of a peer is judged by messages of the first log alone:
-        another log may not run there yet, or not any more."""
+        once. ``from_thread``: any thread may send. The silence of a peer counts from a message of another log only if
+        that log has spoken over this connection: it may not run there yet."""
         blobs: dict[tuple[int, int], list[bytes]] = {}
         link: Link | None = None
         parts: list[bytes] = []
@@ -304,8 +306,9 @@ class Routes:
                 yield partial(link.push_long, *whole, ordered=blob is not None)
             else:
                 parts += whole
-            if dialled and find is None and route.silent_since_s is None and wants_answer(message):
-                route.silent_since_s = now_s
+            if dialled and route.silent_since_s is None and wants_answer(message):
+                if find is None or envelope.target in route.heard:
+                    route.silent_since_s = now_s
         if link is not None and parts:
             yield partial(link.push_from_thread if from_thread else link.push, b"".join(parts))
 
@@ -345,31 +348,37 @@ async def converse(
     await route.link.deliver(poller, take, trio.lowlevel.checkpoint)
 
 
-def _take_other(routes: Routes, envelope: Envelope, who: Identity, now_s: float) -> None:
-    """Hand a message on to the log of the store that has sent it. One of a store that the peer does not tell of any
-    more, or whose log does not run here, is dropped. Raises `WireError` if it is another server's."""
+def _take_other(routes: Routes, route: Route, envelope: Envelope, who: Identity, now_s: float) -> Driver | None:
+    """Hand a message on to the log of the store that has sent it; returns that log's driver. One of a store that the
+    peer does not tell of any more, or whose log does not run here, is dropped. Raises `WireError` if it is another
+    server's."""
     if envelope.sender.id != who.id:
         raise WireError(f"a message of {envelope.sender.id} on the connection of {who.id}")
     driver = routes.stores.receivers.get(envelope.sender)
     if driver is not None:
+        route.heard.add(envelope.sender)
         driver.post(Received(envelope, now_s))
-        driver.kick()
+    return driver
 
 
 def _take_messages(driver: Driver, routes: Routes, route: Route, who: Identity, bodies: list[Body]) -> None:
     route.silent_since_s = None
     now_s = driver.clock_s()
+    others: set[Driver | None] = set()
     for body in bodies:
         envelope = decode_peer(body, route.version)
         if not isinstance(envelope, Envelope):
             routes.stores.hear(route, who, envelope)
             continue
         if envelope.sender != who:
-            _take_other(routes, envelope, who, now_s)
+            others.add(_take_other(routes, route, envelope, who, now_s))
             continue
         if not route.full and not isinstance(envelope.message, START_ONLY):
             raise WireError("this connection is open for first-start messages only")
         driver.post(Received(envelope, now_s))
+    for other in others:
+        if other is not None:
+            other.kick()
 
 
 class Stores:
@@ -382,8 +391,10 @@ class Stores:
 
     def __init__(self, routes: Routes) -> None:
         self._routes = routes
-        #: Id of a peer that is connected in both directions -> who it is, and its stores by the number of the log.
+        #: Id of a peer that is connected in both directions -> who it is, and its stores by the number of the log; and
+        #: these connections.
         self._peers: dict[int, tuple[Identity, dict[int, Identity]]] = {}
+        self._pairs: dict[int, tuple[Route, Route]] = {}
         self._last: dict[Identity, dict[int, Identity]] = {}
         #: A peer's store -> the driver of its log here.
         self.receivers: dict[Identity, Driver] = {}
@@ -397,25 +408,26 @@ class Stores:
     def look(self, id: int) -> None:
         """Look whether peer ``id`` is connected in both directions, after a connection has begun or ended."""
         dialled = self._routes.dialled.get(id)
-        who = self._both_ways(dialled) if dialled is not None else None
+        pair = self._pair(dialled) if dialled is not None else None
         before = self._peers.get(id)
-        if before is not None and before[0] != who:
-            del self._peers[id]
+        if before is not None and pair != self._pairs.get(id):
+            del self._peers[id], self._pairs[id]
             self.on_connected(*before, False)
-        if who is not None and dialled is not None and (before is None or before[0] != who):
-            self._peers[id] = who, {}
+            before = None
+        if pair is not None and before is None and dialled is not None and dialled.who is not None:
+            who = dialled.who
+            self._peers[id], self._pairs[id] = (who, {}), pair
             self.on_connected(who, {}, True)
-            said = self._routes.accepted[who].said
-            if said is not None:
-                self.on_message(who, said)
+            if pair[1].said is not None:
+                self.on_message(who, pair[1].said)
 
-    def _both_ways(self, dialled: Route) -> Identity | None:
-        """The peer at the other end of a connection, if it has dialled us too, and both sides know logs."""
-        who = dialled.who
-        accepted = self._routes.accepted.get(who) if who is not None else None
+    def _pair(self, dialled: Route) -> tuple[Route, Route] | None:
+        """A connection to a peer, and the one that this peer has dialled, if both are whole, and both sides know logs.
+        """
+        accepted = self._routes.accepted.get(dialled.who) if dialled.who is not None else None
         if accepted is None or not (dialled.full and accepted.full):
             return None
-        return who if min(dialled.version, accepted.version) >= LOGS_VERSION else None
+        return (dialled, accepted) if min(dialled.version, accepted.version) >= LOGS_VERSION else None
 
     def hear(self, route: Route, who: Identity, message: HostMessage) -> None:
         """Take a message of a peer's hosting: kept with its connection, if it has come too early."""

@@ -24,6 +24,7 @@ from alpo.client.operator.status import account
 from alpo.client.pages import ColumnPages, Query
 from alpo.client.retry import Again
 from alpo.client.servers import Servers
+from alpo.core.directory import FIRST_NAME
 from alpo.core.members import Role
 from alpo.errors import AlpoError, NoSpace, OutOfRange, Overloaded, Unavailable
 from alpo.tls import Tls
@@ -88,7 +89,7 @@ class ServerOrigin:
 
     def lsn_since(self, time_ms: int) -> int:
         async def ask() -> int | None:
-            async with connect(self.servers, timeout_s=self.timeout_s, tls=self.tls) as log:
+            async with connect(self.servers, timeout_s=self.timeout_s, tls=self.tls, log=FIRST_NAME) as log:
                 async with log.read(since=_EPOCH + timedelta(milliseconds=time_ms)) as records:
                     async for record in records:
                         return record.lsn
@@ -102,7 +103,7 @@ class ServerOrigin:
         answers or all are too busy, or if the log does not hold ``lsn`` any more. Raises `SourceError`."""
         async def ask() -> bool:
             try:
-                async with connect(self.servers, timeout_s=self.timeout_s, tls=self.tls) as log:
+                async with connect(self.servers, timeout_s=self.timeout_s, tls=self.tls, log=FIRST_NAME) as log:
                     await log.set_cursor(name, lsn)
                     return True
             except (Unavailable, Overloaded, NoSpace, OutOfRange) as error:

@@ -19,6 +19,7 @@ import json
 import secrets
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -29,7 +30,7 @@ from alpo.core.hosting.words import NO_LIST, FoundStore, Standing, StoreState
 from alpo.core.members import INCARNATION_BYTES, Identity, StartStatus
 
 from . import schema
-from .boot import has_lost, set_aside
+from .boot import LOCK_NAME, set_aside
 from .interface import DamagedStore, StoreError
 from .sqlite import SqliteStore
 
@@ -76,7 +77,8 @@ class _Mark(NamedTuple):
                 raise StoreError(f"{path} has format {plain['format']}: a newer release has written it")
             members_id, voters, replicas = plain["standing"]
             standing = Standing(
-                members_id, tuple(Identity(id, bytes.fromhex(inc)) for id, inc in voters), tuple(replicas)
+                int(members_id), tuple(Identity(int(id), bytes.fromhex(inc)) for id, inc in voters),
+                tuple(map(int, replicas)),
             )
             return _Mark(
                 bytes.fromhex(plain["cluster"]), int(plain["number"]), str(plain["name"]),
@@ -118,39 +120,47 @@ def make_store(data: Path, server_id: int, number: int, name: str, cluster: byte
     return FoundStore(number, incarnation, StoreState.EMPTY, cluster)
 
 
-def find_stores(data: Path, server_id: int) -> tuple[list[FoundStore], list[Trouble]]:
+def find_stores(data: Path, server_id: int, *, alone: bool = False) -> tuple[list[FoundStore], list[Trouble]]:
     """The stores in a data directory, also those moved away from deleted logs; and those that cannot be used. The lock
-    is held."""
+    is held. ``alone``: no other server could restore a log, so a damaged store stays where it is."""
     found: list[FoundStore] = []
     troubles: list[Trouble] = []
     for folder in _folders(data / LOGS):
         if not folder.name.isdecimal():
             continue
         try:
-            store = _found(folder, server_id)
+            store = find_store(folder, server_id, alone=alone)
         except StoreError as error:
             troubles.append(Trouble(int(folder.name), str(error)))
         else:
             found += [store] if store is not None else []
+    return found + [_moved(mark) for folder, mark in _marked(data) if not folder.name.endswith(_RETIRED)], troubles
+
+
+def _marked(data: Path) -> Iterator[tuple[Path, _Mark]]:
+    """Folders of stores that were moved away, and their marks."""
     for folder in _folders(data / DELETED):
-        try:
+        with suppress(StoreError):  # else it was not moved there by a server
             mark = _Mark.read(folder)
-        except StoreError:
-            continue  # not ours
-        if not folder.name.endswith(_RETIRED):
-            found.append(FoundStore(mark.number, mark.incarnation, StoreState.STOPPED, mark.cluster, mark.standing))
-    return found, troubles
+            if len(mark.incarnation) == INCARNATION_BYTES:
+                yield folder, mark
 
 
-def _found(folder: Path, server_id: int) -> FoundStore | None:
-    """The store in a folder of a log; None if there is none, and then the folder goes, unless a lost store lies in it.
-    Raises `StoreError`."""
+def _moved(mark: _Mark) -> FoundStore:
+    return FoundStore(mark.number, mark.incarnation, StoreState.STOPPED, mark.cluster, mark.standing)
+
+
+def find_store(folder: Path, server_id: int, *, alone: bool = False) -> FoundStore | None:
+    """The store in a folder of a log; None if there is none, and then the folder goes, if nothing but its mark is left
+    in it. A damaged store is set aside, unless ``alone``. Raises `StoreError`."""
     try:
         if not schema.exists(folder):
-            if not has_lost(folder):
+            if all(path.name.startswith((MARK, LOCK_NAME, f"{schema.DB_NAME}.new")) for path in folder.iterdir()):
                 shutil.rmtree(folder, ignore_errors=True)
             return None
         mark = _Mark.read(folder)
+        if str(mark.number) != folder.name:
+            raise StoreError(f"{folder} holds the store of log {mark.number}: it was moved or copied there")
         store = SqliteStore.open(folder, server_id)
         try:
             boot = store.boot()
@@ -158,21 +168,29 @@ def _found(folder: Path, server_id: int) -> FoundStore | None:
         finally:
             store.close()
     except DamagedStore as damage:
+        if alone:
+            raise
         aside = set_aside(folder, datetime.now(UTC))
         raise StoreError(f"{damage}; set aside in {aside}") from damage
+    except OSError as error:
+        raise StoreError(f"{error.filename or folder}: {error.strerror}") from error
     state = StoreState.STARTED if boot.start.status is StartStatus.STARTED else StoreState.EMPTY
     return FoundStore(mark.number, boot.me.incarnation, state, mark.cluster, standing)
 
 
 def move_store(data: Path, store: FoundStore, name: str, now: datetime, *, retired: bool = False) -> Path:
-    """Move a store that nobody has open to where deleted ones are kept, durably. Returns its new folder. Raises
-    `StoreError`."""
+    """Move a store that nobody has open to where deleted ones are kept, durably; may be repeated after an error.
+    Returns its new folder. Raises `StoreError`."""
     folder = folder_of(data, store.number)
     target = data / DELETED / f"{store.number}-{name}-{now:{_TIME}}{_RETIRED * retired}"
+    there = [where for where, mark in _marked(data) if mark.incarnation == store.incarnation]
     try:
         made_in = schema.make_directory(target.parent)
-        _Mark(store.cluster, store.number, name, store.incarnation, store.standing).write(folder)
-        folder.rename(target)
+        if there:
+            target = there[0]
+        else:
+            _Mark(store.cluster, store.number, name, store.incarnation, store.standing).write(folder)
+            folder.rename(target)
         for parent in (folder.parent, target.parent, *made_in):
             schema.sync(parent)
     except OSError as error:

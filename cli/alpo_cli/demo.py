@@ -25,6 +25,7 @@ from rich.table import Table
 
 import alpo
 from alpo.client.handle import Handle
+from alpo.core.directory import FIRST_NAME
 
 from .exits import Failed, guarded
 from .local_cluster import LocalCluster, caught_up_within, free_base_port, leader_within
@@ -69,7 +70,7 @@ async def append_all(console: Console, cluster: LocalCluster, lines: list[bytes]
         task = bar.add_task("", total=len(lines))
         async with trio.open_nursery() as beside:
             beside.start_soon(_revive, console, cluster, story)
-            async with alpo.connect(cluster.addresses, client=CLIENT, timeout_s=WITHIN_S) as log:
+            async with alpo.connect(cluster.addresses, client=CLIENT, timeout_s=WITHIN_S, log=FIRST_NAME) as log:
                 under_way: deque[Handle] = deque()
                 for number, line in enumerate(lines):
                     if number == len(lines) // 2:
@@ -130,7 +131,7 @@ class Copy:
 async def read_copy(cluster: LocalCluster, server: int, count: int) -> Copy:
     """Read one server's copy, and count missing and doubled payloads by their serials (one per line of the file)."""
     digest, serials, lsns = hashlib.sha256(), Counter[int](), []
-    async with alpo.connect(cluster.addresses, timeout_s=WITHIN_S) as log:
+    async with alpo.connect(cluster.addresses, timeout_s=WITHIN_S, log=FIRST_NAME) as log:
         async for record in log.read(local=True, server=server):
             digest.update(record.payload + b"\n")
             serials[record.serial] += 1

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import alpo
+from alpo.core.directory import FIRST_NAME
 from alpo.errors import AlpoError
 from alpo.tls import NAME_DEFAULT, Tls
 
@@ -335,7 +336,7 @@ async def leader_within(cluster: LocalCluster, timeout_s: float) -> int:
     import anyio  # imported here: help does without it
 
     with anyio.move_on_after(timeout_s):
-        async with alpo.connect(cluster.addresses) as log:
+        async with alpo.connect(cluster.addresses, log=FIRST_NAME) as log:
             while True:
                 members = await statuses(log)
                 for server in cluster.servers:
@@ -364,7 +365,7 @@ async def caught_up_within(cluster: LocalCluster, timeout_s: float, steady: bool
 
     apart_max = 0 if steady else LEVEL_ENTRIES
     with anyio.move_on_after(timeout_s):
-        async with alpo.connect(cluster.addresses) as log:
+        async with alpo.connect(cluster.addresses, log=FIRST_NAME) as log:
             while True:
                 members = await statuses(log)
                 marks = [member["guaranteed_id"] for member in members]

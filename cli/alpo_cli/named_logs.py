@@ -88,9 +88,10 @@ def create(
         try:
             return await log.create_log(name, **options)
         except alpo.LogExists:
-            if not if_missing:
+            found = next((each for each in await log.logs() if each.name == name), None)
+            if not if_missing or found is None:
                 raise
-            return next(each for each in await log.logs() if each.name == name)
+            return found
 
     found = ask(target, made, FIRST_NAME)
     target.tell(_keys(found), f"{escape(name)}: log {found.number}")
@@ -145,7 +146,8 @@ def delete(
     target: Target, name: Name,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for the name again.")] = False,
 ) -> None:
-    """Delete a log: its clients are turned away, and each server moves its files to `deleted/` in its data directory.
+    """Delete a log, for good. Its servers turn its clients away, and move its files to `deleted/` in their directories,
+    within moments.
 
     Examples:
         alpo log delete billing --yes

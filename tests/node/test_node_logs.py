@@ -11,9 +11,11 @@ from node_rig import Client, Rig, append, connect, connect_raw, founded, random_
 
 from alpo.core import requests as q
 from alpo.core.directory import LogOptions
+from alpo.core.ready import Alarm
 from alpo.core.requests import Code
 from alpo.core.settings import Settings
 from alpo.node.host import Host
+from alpo.storage.hosted import find_stores
 from alpo.wire import requests as w
 
 NONCE = b"n" * 16
@@ -101,3 +103,60 @@ async def test_a_deleted_log_ends_its_clients_and_leaves_only_its_moved_stores(t
         again = await ask_leader(r, create("billing", b"m" * 16))
         assert again.log.number == 3
         assert await rows(r, 3, "billing") == []
+
+
+@pytest.mark.trio
+async def test_a_new_leader_founds_what_the_one_before_did_not(tmp_path: Path) -> None:
+    async with rig(3, shelves=tmp_path) as r:
+        first = await r.leader()
+        assert first.hosted is not None
+        first.hosted._hosting._leading._found = lambda *_: None  # type: ignore[method-assign]
+        await ask_leader(r, create("billing"))
+        others = [node for node in r.nodes if node is not first]
+        told = [node.hosted._hosting._told for node in others if node.hosted is not None]
+        await until(lambda: all(sum(2 in logs for logs in each.values()) == 2 for each in told))
+        assert isinstance(await ask_leader(r, q.Transfer(1, others[0].us.me.id)), q.HandedOver)
+        await until(lambda: all(2 in node.hosted.running for node in others if node.hosted is not None))
+
+
+@pytest.mark.trio
+async def test_a_log_that_has_stopped_itself_lets_the_others_go_on_and_can_be_deleted(tmp_path: Path) -> None:
+    async with rig(3, shelves=tmp_path) as r:
+        await ask_leader(r, create("billing"))
+        leader = await led(r, 2)
+        broken = next(node for node in r.nodes if node is not leader)
+        assert broken.hosted is not None
+        await until(lambda: 2 in broken.hosted.running)  # type: ignore[union-attr]
+        broken.hosted.running[2].server.driver.failed(Alarm("a broken invariant"))
+        await until(lambda: 2 not in broken.hosted.running)  # type: ignore[union-attr]
+        await until(lambda: broken.hosted.failed == {2: "a broken invariant"})  # type: ignore[union-attr]
+        client = await connect((await led(r, 2)).us.address, log="billing")
+        assert isinstance(await client.ask(append(random_id(), 1, b"one")), q.Appended)
+        refused = await (await connect_raw(broken.us.address)).greet(w.ClientHello(w.VERSION, b"", "test", "billing"))
+        assert refused == w.Problem(Code.NOT_READY, "the log billing does not run here yet")
+        await ask_leader(r, q.DeleteLog(1, "billing", b"d" * 16))
+        for id in (1, 2, 3):
+            await until(lambda id=id: (tmp_path / str(id) / "deleted").exists())  # type: ignore[misc]
+
+
+@pytest.mark.trio
+async def test_a_log_of_one_server_that_is_damaged_stays_where_it_is(tmp_path: Path) -> None:
+    """No other server has what it held."""
+    async with rig(1, shelves=tmp_path) as r:
+        await (await founded(r)).ask(create("billing"))
+        await led(r, 2)
+    file = tmp_path / "1" / "logs" / "2" / "alpo.db"
+    file.write_bytes(b"damaged" * 2000)
+    found, (trouble,) = find_stores(tmp_path / "1", 1, alone=True)
+    assert not found and trouble.number == 2 and file.exists()
+    assert find_stores(tmp_path / "1", 1)[0] == [] and not file.exists(), "with others there, it is set aside"
+
+
+@pytest.mark.trio
+async def test_a_stop_tells_no_client_that_the_log_is_gone(tmp_path: Path) -> None:
+    async with rig(1, shelves=tmp_path) as r:
+        await (await founded(r)).ask(create("billing"))
+        client = await connect((await led(r, 2)).us.address, log="billing")
+        r.nodes[0].stop()
+        told = await client.receive()
+        assert told is None or told == w.Problem(Code.NOT_READY, "it is stopping")

@@ -101,8 +101,8 @@ class LogCalls(Asking):
         )).log)
 
     async def delete_log(self, name: str, timeout_s: float | None = None) -> None:
-        """Delete a log. Its servers stop it, and move its files to ``deleted/`` in their data directories. Raises
-        `NoSuchLog`, `Unavailable`."""
+        """Delete a log, for good. Its servers stop it within moments, and move its files to ``deleted/`` in their data
+        directories; until then an append to it may still be acknowledged. Raises `NoSuchLog`, `Unavailable`."""
         _need_name(name)
         nonce = self._servers.rng.randbytes(NONCE_BYTES)
         await self._ask(lambda number: q.DeleteLog(number, name, nonce), q.LogDeleted, timeout_s, _refusals(name))

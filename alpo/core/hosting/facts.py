@@ -43,6 +43,11 @@ def facts_of(replica: Replica) -> LogFacts:
     return LogFacts(state, leads, replica.leader_id, members.latest_id, members.latest, changing, ready, retired)
 
 
+def settled(replica: Replica) -> bool:
+    """True if the latest list is guaranteed and, on a leader, an entry of its own term is, too."""
+    return replica.members.latest_id <= replica.guaranteed_id and (replica.leadership is None or _leads(replica))
+
+
 def _leads(replica: Replica) -> bool:
     """True if the replica leads, and an entry of its own term is guaranteed."""
     leadership = replica.leadership

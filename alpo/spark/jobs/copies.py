@@ -25,6 +25,7 @@ from alpo.client.connection import Connection, Lost
 from alpo.client.log import Log, connect
 from alpo.client.operator.status import MemberStatus
 from alpo.client.servers import Servers
+from alpo.core.directory import FIRST_NAME
 from alpo.core.entries import Entry
 from alpo.core.requests import Code
 from alpo.errors import AlpoError, Unavailable
@@ -99,7 +100,7 @@ def trim(servers: tuple[str, ...], before_lsn: int, timeout_s: float) -> int:
 
 def _ask(servers: tuple[str, ...], timeout_s: float, what: Callable[[Log], Awaitable[T]]) -> T:
     async def ask() -> T:
-        async with connect(servers, timeout_s=timeout_s) as log:
+        async with connect(servers, timeout_s=timeout_s, log=FIRST_NAME) as log:
             return await what(log)
 
     try:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 import alpo
+from alpo.core.directory import FIRST_NAME
 
 from ..exits import Failed, UsageProblem, refuse
 from ..inputs import a_new_directory
@@ -76,7 +77,7 @@ async def _serve(target: Target, cluster: LocalCluster, detach: bool) -> bool:
 
     async def body() -> None:
         await leader_within(cluster, LEADER_WITHIN_S)
-        async with alpo.connect(cluster.addresses) as log:
+        async with alpo.connect(cluster.addresses, log=FIRST_NAME) as log:
             for line in outsiders(cluster, await statuses(log)):
                 say(line)
         if target.json:
@@ -186,5 +187,5 @@ def init(target: Target) -> None:
     Examples:
         alpo cluster init --servers 127.0.0.1:7100
     """
-    ask(target, lambda log: log.init())
+    ask(target, lambda log: log.init(), FIRST_NAME)
     target.tell({"founded": True}, "the cluster is founded")
