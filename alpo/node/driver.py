@@ -139,6 +139,9 @@ class Watchers:
 class Driver(trio.abc.Instrument):
     """Driver of one replica. All methods are for the Trio thread, except `durable` and those that say so."""
 
+    #: False while other logs of this server would wait for a commit in the event loop's thread.
+    commits_here = True
+
     def __init__(
         self,
         replica: Replica,
@@ -171,8 +174,6 @@ class Driver(trio.abc.Instrument):
         self._crowd = 0  # size of the largest of the last groups of these that were small in bytes, roughly
         self._urgent = self._stepping = False
         self._lone_writes = 0  # in a row; see `_is_lone`
-        #: False while other logs of this server would wait for a commit in the event loop's thread.
-        self.commits_here = True
         self._lone: tuple[Write, After] | None = None  # one to commit once the step's answers have left
         self._token = trio.lowlevel.current_trio_token()
         self._submitted = 0  # number of the last write handed to the writer

@@ -330,7 +330,7 @@ class Hosted:
             return
         if isinstance(failure, StoreError):
             self._first.failed(failure)
-        elif failure is not None:  # it has stopped for good, and may still be deleted
+        elif failure is not None:  # stopped for good, though it may still be deleted
             self._fail(number, str(failure))
             await self._stops[number].wait()
         self._made[number] = self._made[number]._replace(standing=standing)

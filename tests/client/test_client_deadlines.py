@@ -50,7 +50,8 @@ GIVEN: dict[str, dict[str, dict[str, Any]]] = {
         "set_cursor": {"name": "n", "lsn": 1}, "cursors": {}, "drop_cursor": {"name": "n"}, "trim": {"before": 1},
         "add_member": {"id": 4, "address": "h:1"}, "remove_member": {"id": 1},
         "replace_member": {"id": 1, "address": "h:1"}, "transfer": {"target": 2}, "compact": {"server": 1}, "init": {},
-        "backup": {"file": "never"},
+        "backup": {"file": "never"}, "create_log": {"name": "b"}, "logs": {}, "set_log": {"name": "b", "lead": 1},
+        "rename_log": {"name": "b", "new": "c"}, "delete_log": {"name": "b"},
         "close": {},
     },
     "State": {

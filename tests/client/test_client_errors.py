@@ -23,6 +23,8 @@ FIELDS: dict[str, dict[str, Any]] = {
     "Conflict": {"last_lsn": 6},
     "OutOfRange": {"first_lsn": 5, "last_lsn": 8},
     "NotEverywhere": {"lsn": 12, "behind": (2, 3)},
+    "NoSuchLog": {"log": "billing"},
+    "LogExists": {"log": "billing"},
 }
 
 

@@ -27,7 +27,7 @@ CHILD_S = 20
 ARGUMENTS: dict[str, Any] = {
     "payload": b"x", "payloads": [b"x"], "text": "x", "value": 1, "client": "n", "serial": 1, "name": "n", "lsn": 1,
     "wanted": {"window": 9}, "before": 1, "id": 4, "address": "h:1", "target": 2, "server": 1,
-    "function": None, "handle": None, "file": "never",
+    "function": None, "handle": None, "file": "never", "new": "another",
 }
 
 

@@ -22,7 +22,7 @@ from probe import until
 import alpo
 
 #: The most that a lone append may cost: Python's calls, and those into the kernel.
-MOST = {"leader": Cost(230, 8), "follower": Cost(130, 4), "client": Cost(80, 7)}
+MOST = {"leader": Cost(216, 8), "follower": Cost(122, 4), "client": Cost(76, 7)}
 _APPENDS = 300
 
 

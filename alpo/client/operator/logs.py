@@ -83,29 +83,32 @@ class LogCalls(Asking):
     ) -> LogInfo:
         """Change what was given when the log was created; 0 takes a value back, None leaves it as it is. Raises
         `NoSuchLog`, `Refused`, `Unavailable`; ValueError if there is nothing to change."""
+        seconds = self._seconds(timeout_s)
         changes = tuple(_core_options(keep_s, keep_bytes, lead).items())
         if not changes:
             raise ValueError("nothing to change: keep_s, keep_bytes or lead")
         _need_name(name)
         return _info((await self._ask(
-            lambda number: q.SetLog(number, name, changes), q.LogIs, timeout_s, _refusals(name)
+            lambda number: q.SetLog(number, name, changes), q.LogIs, seconds, _refusals(name)
         )).log)
 
     async def rename_log(self, name: str, new: str, timeout_s: float | None = None) -> LogInfo:
         """Give a log another name; its id, its sessions and its readers stay. Raises `NoSuchLog`, `LogExists`,
         `Unavailable`."""
+        seconds = self._seconds(timeout_s)
         _need_name(name)
         _need_name(new)
         return _info((await self._ask(
-            lambda number: q.RenameLog(number, name, new), q.LogIs, timeout_s, _refusals(name, new)
+            lambda number: q.RenameLog(number, name, new), q.LogIs, seconds, _refusals(name, new)
         )).log)
 
     async def delete_log(self, name: str, timeout_s: float | None = None) -> None:
         """Delete a log, for good. Its servers stop it within moments, and move its files to ``deleted/`` in their data
         directories; until then an append to it may still be acknowledged. Raises `NoSuchLog`, `Unavailable`."""
+        seconds = self._seconds(timeout_s)
         _need_name(name)
         nonce = self._servers.rng.randbytes(NONCE_BYTES)
-        await self._ask(lambda number: q.DeleteLog(number, name, nonce), q.LogDeleted, timeout_s, _refusals(name))
+        await self._ask(lambda number: q.DeleteLog(number, name, nonce), q.LogDeleted, seconds, _refusals(name))
 
 
 def _need_name(name: str) -> None:
