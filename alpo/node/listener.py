@@ -428,7 +428,7 @@ class Listener:
                 await link.part(encode_problem(Code.INVALID, why), why)
             return
         told = server_hello(front.driver.replica, hello.version, wall_ms())
-        if not front.driver.replica.members.latest.members:  # while its store waits to be added, the servers are the first log's
+        if not front.driver.replica.members.latest.members:  # while it waits to be added, they are the first's
             told = told._replace(members=server_hello(self._replica, hello.version, 0).members)
         link.push(encode(told._replace(number=front.number, name=front.name)))
         client = ClientConnection(
