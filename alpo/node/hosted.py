@@ -74,12 +74,12 @@ _NOBODY = _Nobody()
 
 
 class Running:
-    """A log that runs here; ``stop`` ends it."""
+    """A log that runs here, until ``ended`` is set."""
 
-    def __init__(self, log: NamedLog, server: LogServer, stop: trio.Event) -> None:
-        self.log, self.server, self.stop = log, server, stop
+    def __init__(self, log: NamedLog, server: LogServer) -> None:
+        self.log, self.server, self.ended = log, server, trio.Event()
         self.unsettled = True
-        server.driver.on_failure = stop.set
+        server.driver.on_failure = self.ended.set
 
 
 #: Makes the server of a log: its row, its store's identity, its store, its care.
@@ -101,7 +101,7 @@ class Hosted:
         self.running: dict[int, Running] = {}
         #: Logs that have stopped because of a fault, and why.
         self.failed: dict[int, str] = {trouble.number: trouble.why for trouble in shelf.troubles}
-        #: Ends each log that runs, or is about to.
+        #: Set once hosting wants a log stopped that runs, has failed, or is about to run.
         self._stops: dict[int, trio.Event] = {}
         #: Last known name, and store, of each log.
         self._names: dict[int, str] = {}
@@ -215,8 +215,8 @@ class Hosted:
         self._leaving = True
         while self.running:
             self._none_runs = trio.Event()
-            for running in self.running.values():
-                running.stop.set()
+            for number in self.running:
+                self._stops[number].set()
             await self._none_runs.wait()
 
     def _step(self) -> list[h.Action]:
@@ -310,7 +310,7 @@ class Hosted:
         failure: BaseException | None = None
         try:
             server = self._make_log(action.log, store.boot().me, store, self._shelf.care(folder))
-            running = Running(action.log, server, self._stops[number])
+            running = Running(action.log, server)
             try:
                 await self._run_log(running, action.first_list)
             finally:
@@ -352,7 +352,8 @@ class Hosted:
                     self._join(number, store)
                 last_id = running.server.replica.last_id
                 self._first.note("log_runs", number=number, name=running.log.name, last_id=last_id)
-                await running.stop.wait()
+                nursery.start_soon(self._end_when_told, running)
+                await running.ended.wait()
                 if driver.failure is None:
                     with trio.move_on_after(_LEAVE_S):
                         await running.server.leave()
@@ -362,6 +363,10 @@ class Hosted:
                 self._stores.drop(driver)
                 self._on_running()
             nursery.cancel_scope.cancel()
+
+    async def _end_when_told(self, running: Running) -> None:
+        await self._stops[running.log.number].wait()
+        running.ended.set()
 
     async def _lost(self, number: int, folder: Path, why: BaseException) -> None:
         """Set a lost store aside: another one takes its place. If no other server has what it held, it stays."""
@@ -386,15 +391,17 @@ class Hosted:
 def _make_or_find(shelf: Shelf, number: int, name: str, cluster: bytes) -> h.FoundStore:
     """The store of a log, made if there is none; one that could not be used when it was found may be usable by now.
     Raises `StoreError`."""
-    folder = folder_of(shelf.data, number)
-    found = find_store(folder, shelf.server_id, alone=shelf.alone) if folder.exists() else None
+    found = find_store(folder_of(shelf.data, number), shelf.server_id, alone=shelf.alone)
     return found or make_store(shelf.data, shelf.server_id, number, name, cluster)
 
 
 def _open(folder: Path, made: h.FoundStore, server_id: int) -> SqliteStore:
     """The store that was made or found. Raises `DamagedStore` if another one is in its place, or none; `StoreError`."""
-    if not schema.exists(folder):
-        raise DamagedStore(f"{folder} holds no store any more")
+    try:
+        if not schema.exists(folder):
+            raise DamagedStore(f"{folder} holds no store any more")
+    except OSError as error:
+        raise StoreError(f"{folder}: {error.strerror}") from error
     store = SqliteStore.open(folder, server_id)
     if store.boot().me.incarnation != made.incarnation:
         store.close()

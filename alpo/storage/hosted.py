@@ -154,6 +154,8 @@ def find_store(folder: Path, server_id: int, *, alone: bool = False) -> FoundSto
     """The store in a folder of a log; None if there is none, and then the folder goes, if nothing but its mark is left
     in it. A damaged store is set aside, unless ``alone``. Raises `StoreError`."""
     try:
+        if not folder.exists():
+            return None
         if not schema.exists(folder):
             if all(path.name.startswith((MARK, LOCK_NAME, f"{schema.DB_NAME}.new")) for path in folder.iterdir()):
                 shutil.rmtree(folder, ignore_errors=True)

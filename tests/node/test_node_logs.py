@@ -137,6 +137,7 @@ async def test_a_log_that_has_stopped_itself_lets_the_others_go_on_and_can_be_de
         await ask_leader(r, q.DeleteLog(1, "billing", b"d" * 16))
         for id in (1, 2, 3):
             await until(lambda id=id: (tmp_path / str(id) / "deleted").exists())  # type: ignore[misc]
+        assert broken.driver.counters.events["log_runs"] == 1, "it was not run again"
 
 
 @pytest.mark.trio
