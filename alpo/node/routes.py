@@ -412,6 +412,8 @@ class Stores:
         before = self._peers.get(id)
         if before is not None and pair != self._pairs.get(id):
             del self._peers[id], self._pairs[id]
+            for store in before[1].values():
+                self.receivers.pop(store, None)
             self.on_connected(*before, False)
             before = None
         if pair is not None and before is None and dialled is not None and dialled.who is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +18,7 @@ from alpo.tls import tls_given
 from ..exits import Failed, UsageProblem, reason, refuse
 from ..frame import App
 from ..inputs import a_file, a_log, a_new_directory, a_new_file, ending_of
-from ..options import Target, only_json, root, split_servers, with_servers_if_given, with_target
+from ..options import OF_FIRST_LOG, Target, only_json, root, split_servers, with_servers_if_given, with_target
 from ..output import counted, escape, print_json, rfc3339, slow_progress, table
 from . import spark
 
@@ -44,7 +45,7 @@ app.callback(help="""
 
 
 @app.command()
-@with_target
+@partial(with_target, names=OF_FIRST_LOG)
 def archive(
     target: Target,
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The archive: a directory that all executors see.")],
@@ -111,7 +112,7 @@ def _tell_archive(target: Target, to: Path, fields: dict[str, Any]) -> None:
 
 
 @app.command()
-@with_servers_if_given
+@partial(with_servers_if_given, names=OF_FIRST_LOG)
 def audit(
     target: Target,
     path: Annotated[list[str] | None, typer.Option("--path", metavar="DATA_OR_BACKUP",
@@ -221,7 +222,7 @@ def report(
 
 
 @app.command()
-@with_servers_if_given
+@partial(with_servers_if_given, names=OF_FIRST_LOG)
 def replay(
     target: Target,
     to: Annotated[Path | None, typer.Option("--to", metavar="DIR",
