@@ -32,7 +32,7 @@ def words(pid: int, file: str) -> list[str]:
 
 @pytest.mark.parametrize(("arguments", "code"), [
     (["version"], 0), (["help", "read"], 0), (["appent"], 2),
-    (["append", *NOBODY[:2], "--timeout", "0.1", "é\udcff"], 1),
+    (["append", *NOBODY[:2], "--timeout", "2", "é\udcff"], 1),
 ])
 def test_it_prints_and_ends_as_if_started(arguments: list[str], code: int) -> None:
     forked, started = (subprocess.run([*which, *arguments], capture_output=True, check=False)
@@ -95,7 +95,7 @@ def test_a_shell_s_command_stands_for_it() -> None:
     script = """
         alpo appent; echo $?
         alpo --help | head -1; echo ${PIPESTATUS[0]}
-        printf x | alpo append --servers 127.0.0.1:1 --timeout 0.1; echo $?
+        printf x | alpo append --servers 127.0.0.1:1 --timeout 2; echo $?
         alpo append --servers 127.0.0.1:1 --timeout 60 x & STARTED=$!
         kill -TERM $STARTED; wait $STARTED; echo $?
         alpo version >&-; echo $?
