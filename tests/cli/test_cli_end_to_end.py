@@ -195,8 +195,8 @@ def test_a_founded_cluster_is_not_founded_again(alpo: Alpo) -> None:
 def test_nobody_there() -> None:
     nobody = Alpo(f"127.0.0.1:{free_port(1)}")
     assert nobody.run("append", "x", "--timeout", "0.3", code=1).stdout == b""
-    assert f"{nobody.servers}: connection refused" in nobody.says("read", "--timeout", "0.3", code=1)
-    assert f"{nobody.servers}: connection refused" in nobody.says("read", "--local", "--timeout", "0.3", code=1)
+    assert f"{nobody.servers}: connection refused" in nobody.says("read", "--timeout", "2", code=1)
+    assert f"{nobody.servers}: connection refused" in nobody.says("read", "--local", "--timeout", "2", code=1)
     members = nobody.lines("status", "--timeout", "0.3", code=1)[0]["members"]
     assert [member["reachable"] for member in members] == [False]
 

@@ -128,7 +128,7 @@ def test_wrong_usage(alpo: Alpo, words: list[str], said: str) -> None:
 
 def test_nobody_there() -> None:
     for words in (["import"], ["import", "--client", "x"]):
-        said = Alpo("127.0.0.1:1").says(*words, "--timeout", "0.3", stdin=b"x\n", code=1)
+        said = Alpo("127.0.0.1:1").says(*words, "--timeout", "2", stdin=b"x\n", code=1)
         assert "connection refused" in said.lower()
 
 

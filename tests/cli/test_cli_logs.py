@@ -45,7 +45,7 @@ def test_a_log_from_its_creation_to_its_end(alpo: Alpo, directory: Path) -> None
     (["log", "set", "nothing", "--keep", "1d"], 1, "there is no log nothing"),
     (["log", "rename", "nothing", "b"], 1, "there is no log nothing"),
     (["log", "delete", "nothing"], 2, "needs --yes where nobody can be asked"),
-    (["append", "--log", "nothing", "--timeout", "0.5", "x"], 1, "there is no log nothing on this server"),
+    (["append", "--log", "nothing", "--timeout", "3", "x"], 1, "there is no log nothing on this server"),
     (["read", "--log", "Default"], 2, "--log or ALPO_LOG: log 'Default': a log's name"),
     (["log", "verify", "--log", "b", "/tmp"], 2, "--log means nothing to this command"),
 ])
