@@ -33,7 +33,7 @@ PANEL = "Cluster and output"
 TLS_OPTIONS = ("ca", "cert", "key", "tls_name")
 #: Every option that all commands of the cluster take.
 SHARED = ("servers", "config", "log", "timeout", "json", *TLS_OPTIONS)
-#: Those of commands that know the first log alone.
+#: Options of commands that know the first log alone.
 OF_FIRST_LOG = tuple(name for name in SHARED if name != "log")
 
 Servers = Annotated[str | None, typer.Option(
