@@ -8,7 +8,6 @@ Laws:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -141,16 +140,7 @@ def _values(value: Any) -> dict[str, int]:
     return dict(_pairs(value))
 
 
-def _members_text(members: list[list[Any]]) -> str:
-    return _json_text(members)
-
-
-def _members(value: Any) -> list[list[Any]]:
-    """Check for a list of lists in JSON text."""
-    try:
-        members = json.loads(_detail(value))
-    except (ValueError, RecursionError) as error:
-        raise WireError(f"not JSON: {error}") from error
+def _list_of_lists(members: Any) -> list[list[Any]]:
     if type(members) is not list or not all(type(member) is list for member in members):
         s.refuse("no list of lists")
     return members
@@ -163,40 +153,28 @@ def _steps(value: Any) -> bytes:
     return value  # type: ignore[no-any-return]
 
 
-def _json_text(plain: Any) -> str:
-    return json.dumps(plain, separators=(",", ":"))
-
-
-def _listing(value: Any) -> Listing:
-    """Check for a directory of logs in JSON text."""
-    try:
-        return Listing.from_plain(json.loads(_directory(value)))
-    except (ValueError, RecursionError) as error:
-        raise WireError(f"not a directory of logs: {error}") from error
-
-
-def _one_log(value: Any) -> NamedLog:
-    """Check for a directory with one log that is not deleted."""
-    listing = _listing(value)
+def _one_log(plain: Any) -> NamedLog:
+    """The one log, not deleted, of a plain directory."""
+    listing = Listing.from_plain(plain)
     if len(listing.logs) != 1 or listing.deleted:
         s.refuse("not one log")
     return listing.logs[0]
 
 
-def _one_deleted(value: Any) -> DeletedLog:
-    """Check for a directory with one deleted log."""
-    listing = _listing(value)
+def _one_deleted(plain: Any) -> DeletedLog:
+    """The one deleted log of a plain directory."""
+    listing = Listing.from_plain(plain)
     if listing.logs or len(listing.deleted) != 1:
         s.refuse("not one deleted log")
     return listing.deleted[0]
 
 
 def _log_text(log: NamedLog) -> str:
-    return _json_text(Listing((log,), (), log.number + 1).to_plain())
+    return s.json_text(Listing((log,), (), log.number + 1).to_plain())
 
 
 def _deleted_text(gone: DeletedLog) -> str:
-    return _json_text(Listing((), (gone,), gone.number + 1).to_plain())
+    return s.json_text(Listing((), (gone,), gone.number + 1).to_plain())
 
 
 _HELLOS = (
@@ -255,9 +233,12 @@ LOG_REQUESTS = (
     Shape(139, q.ListLogs, (s.number,)),
 )
 LOG_REPLIES = (
-    Shape(149, q.LogIs, (s.number, _one_log), forms=((1, _log_text),)),
-    Shape(150, q.LogDeleted, (s.number, _one_deleted), forms=((1, _deleted_text),)),
-    Shape(151, q.LogsAre, (s.number, _listing), forms=((1, lambda listing: _json_text(listing.to_plain())),)),
+    Shape(149, q.LogIs, (s.number, s.json_of(_directory, _one_log)), forms=((1, _log_text),)),
+    Shape(150, q.LogDeleted, (s.number, s.json_of(_directory, _one_deleted)), forms=((1, _deleted_text),)),
+    Shape(
+        151, q.LogsAre, (s.number, s.json_of(_directory, Listing.from_plain)),
+        forms=((1, lambda listing: s.json_text(listing.to_plain())),),
+    ),
 )
 _DONE = Shape(36, r.Done, (s.number, s.number))
 REPLIES = (
@@ -286,7 +267,7 @@ REPLIES = (
         s.number, s.longs, s.longs, s.longs, s.texts(ROWS_MAX), s.longs, s.longs, s.longs, s.longs, s.longs, s.blob,
         s.number, s.number, s.number, _steps,
     ), forms=s.packed(4)),
-    Shape(48, q.MembersChanged, (s.number, _members), forms=((1, _members_text),)),
+    Shape(48, q.MembersChanged, (s.number, s.json_of(_detail, _list_of_lists)), forms=((1, s.json_text),)),
     Shape(49, q.HandedOver, (s.number, s.number, s.number)),
 )
 

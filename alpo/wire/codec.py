@@ -15,7 +15,6 @@ Laws of messages between servers:
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Sequence
 from functools import lru_cache
@@ -149,18 +148,6 @@ SHAPES = (
 )
 
 
-def _members(value: Any) -> MemberList:
-    """Check for a member list in JSON text."""
-    try:
-        return MemberList.from_plain(json.loads(_json(value)))
-    except (ValueError, RecursionError) as error:
-        raise WireError(f"not a member list: {error}") from error
-
-
-def _members_text(members: MemberList) -> str:
-    return json.dumps(members.to_plain(), separators=(",", ":"))
-
-
 #: The standing of a log's store.
 _standing = s.fixed(s.signed, s.each(s.identity), s.each(s.number), make=Standing._make)
 _told = s.fixed(
@@ -169,7 +156,10 @@ _told = s.fixed(
 #: Every type that travels between servers without an envelope, from version 5 on: their hostings speak.
 HOST_SHAPES = (
     Shape(82, LogHello, (s.each(_told),)),
-    Shape(83, Follow, (s.positive, s.number, _members), forms=((2, _members_text),)),
+    Shape(
+        83, Follow, (s.positive, s.number, s.json_of(_json, MemberList.from_plain)),
+        forms=((2, lambda members: s.json_text(members.to_plain())),),
+    ),
 )
 #: Shapes by class, and by number, for each version of the protocol from `OLDEST_VERSION` on.
 _BY_CLASS = {version: {shape.cls: shape for shape in SHAPES} for version in (4, 5)}

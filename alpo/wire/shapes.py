@@ -8,6 +8,7 @@ Laws:
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
@@ -153,6 +154,27 @@ def text(bytes_max: int, bytes_min: int = 0) -> Check:
         return value
 
     return check
+
+
+def json_of(inner: Check, make: Callable[[Any], Any]) -> Check:
+    """Make a check for JSON in a text that ``inner`` allows. ``make`` makes the value of it; raises ValueError for what
+    has another form."""
+    def check(value: Any) -> Any:
+        try:
+            plain = json.loads(inner(value))
+        except (ValueError, RecursionError) as error:
+            raise WireError(f"not JSON: {error}") from error
+        try:
+            return make(plain)
+        except ValueError as error:
+            raise WireError(str(error)) from error
+
+    return check
+
+
+def json_text(plain: Any) -> str:
+    """The JSON that travels."""
+    return json.dumps(plain, separators=(",", ":"))
 
 
 def octets(*sizes: int) -> Check:

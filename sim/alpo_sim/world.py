@@ -7,6 +7,7 @@ The demands on a world once its faults have ended are complete membership, progr
 from __future__ import annotations
 
 import time
+from itertools import combinations
 from typing import NamedTuple
 
 from alpo.core.members import Role
@@ -162,6 +163,17 @@ class World(Cluster):
         if reply.origin != "operator":
             self.clients.replied(host.id, reply)
 
+    def _draw_down(self, most: int) -> list[int]:
+        """Draw servers that stay down at the end: without them every list in force has a majority, also one that a
+        change under way has made, since a server whose log has that entry can be outranked by no other."""
+        voters = self.disks.voters()
+        drawn = self.rng.sample(voters, min(most, (len(voters) - 1) // 2))
+        fit = [drawn, *map(list, combinations(voters, len(drawn))), []]
+        return next(down for down in fit if all(
+            sum(voter.id not in down for voter in members.voters) >= members.majority
+            for members in self.lists.in_force()
+        ))
+
     def run(self) -> None:
         """Run load and faults for `Options.seconds`, then heal everything and demand progress. Raises `Broken`."""
         options, clients = self.options, self.clients
@@ -183,8 +195,7 @@ class World(Cluster):
             demand_progress(clients, options.last_topology)
         if options.last_down:
             self.set_cuts([])
-            voters = self.disks.voters()
-            down = self.rng.sample(voters, min(options.last_down, (len(voters) - 1) // 2))
+            down = self._draw_down(options.last_down)
             self.restart_all(but=down)
             self.mend_all()
             demand_progress(clients, f"but for {sorted(down)} whole")

@@ -42,6 +42,11 @@ def trace_of(seed: int, seconds: int) -> str:
     return f"{file.getvalue()}{verdict._replace(cpu_s=0)}"
 
 
+def test_whoever_stays_down_at_the_end_leaves_a_majority_of_a_list_that_is_not_guaranteed() -> None:
+    """Server 2 has the removal of 3 in its log, and leads nothing without 1; 3, whose log is shorter, is outranked."""
+    assert run_world(World(Options.draw(719924, seconds=10))).ok
+
+
 @pytest.mark.parametrize("first", [
     pytest.param(first, marks=() if first in IN_EVERY_RUN else pytest.mark.soak) for first in SEEDS[::CHUNK]
 ])

@@ -38,9 +38,7 @@ OWN = {
     "_lsns": f"array of 2 ints, or packed list of ints, at most {client_codec.ITEMS_MAX:,}",
     "_sessions": "packed list of rows",
     "_values": "array of [text 64, int]",
-    "_members": f"text {s.TEXT_BYTES_MAX:,}: JSON",
     "_steps": "binary",
-    **dict.fromkeys(("_listing", "_one_log", "_one_deleted"), f"text {client_codec.DIRECTORY_BYTES_MAX:,}: JSON"),
     "_entries": f"packed list of entries, at most {codec.ENTRIES_MAX:,}",
 }
 CHAPTERS: tuple[tuple[str, tuple[Shape, ...]], ...] = (
@@ -79,6 +77,7 @@ MAKERS: dict[str, Callable[..., str]] = {
     "one_of": _one_of,
     "optional": lambda inner: f"{words(inner)}, or nil",
     "fixed": lambda inner, make: f"[{', '.join(map(words, inner))}]",
+    "json_of": lambda inner, make: f"{words(inner)}: JSON",
     "each": lambda inner: f"array of {words(inner)}",
     "texts": lambda items_max: f"packed list of texts, at most {items_max:,}",
     "rows": _rows,
