@@ -15,7 +15,7 @@ COMPILED := .venv-compiled
 ON_COMPILED = PYTHONSAFEPATH=1 PYTHONPATH="$$(echo $(CURDIR)/$(COMPILED)/lib/python3*/site-packages)"
 SOAK_SECONDS ?= 300
 # More than cores: tests with real servers wait now and then. More still would only import and collect more often.
-WORKERS ?= 6
+WORKERS ?= 4
 IN_PARALLEL = --numprocesses=$(WORKERS) --dist=loadgroup --no-loadscope-reorder
 # What `make check` has mypy check, with a cache of its own: two sets of options throw away each other's.
 CHECKED_TYPES := --cache-dir .mypy_cache/check --follow-imports=silent --exclude '/(spark|pipeline)/|/sweep' \

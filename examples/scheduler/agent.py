@@ -31,7 +31,7 @@ async def run(home: Path, servers: str | None) -> int:
         file.write_text(f"a-{uuid.uuid4().hex[:8]}")
     id = file.read_text()
     async with alpo.state.connect(servers, timeout_s=3) as state:
-        here = await state.put(f"agent/{id}", json={"admitted_before": before}, lease_s=LEASE_S)
+        here = await come(state, id, before)
         print(json.dumps({"event": "here", "agent": id}), flush=True)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(work, state, id)
@@ -39,6 +39,17 @@ async def run(home: Path, servers: str | None) -> int:
             nursery.cancel_scope.cancel()
     print(json.dumps({"event": "removed", "agent": id}), flush=True)
     return 1
+
+
+async def come(state: State, id: str, before: bool) -> Variable:
+    """Say that we are here, as soon as the servers can be reached."""
+    while True:
+        try:
+            return await state.put(f"agent/{id}", json={"admitted_before": before}, lease_s=LEASE_S)
+        except (alpo.ProtocolError, alpo.TlsMismatch):
+            raise
+        except (alpo.NotGuaranteed, alpo.Unavailable) as error:
+            print(json.dumps({"event": "cannot reach the log", "agent": id, "why": str(error)}), flush=True)
 
 
 async def stay(state: State, here: Variable) -> None:

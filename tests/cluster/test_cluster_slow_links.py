@@ -90,7 +90,7 @@ async def test_it_is_so_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.trio
 @pytest.mark.timeout(240)
 async def test_a_client_whose_own_link_is_slow_sends_once(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as made:
+    async with cluster(tmp_path, timers=TIMERS) as made:
         leader = await made.leader()
         await made.level()
         for id in made.members:
@@ -104,7 +104,7 @@ async def test_a_client_whose_own_link_is_slow_sends_once(tmp_path: Path) -> Non
 @pytest.mark.timeout(240)
 async def test_a_server_that_was_away_catches_up_over_a_slow_link(tmp_path: Path) -> None:
     """The server missed far more than its link carries in an election timeout; no leader is deposed for it."""
-    async with cluster(tmp_path) as made:
+    async with cluster(tmp_path, timers=TIMERS) as made:
         leader = await made.leader()
         await made.level()
         away = made.others(leader)[0]
