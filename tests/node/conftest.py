@@ -35,6 +35,13 @@ def _quiet_logs() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def _whole_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no busy machine end a page, or a range of the scrub, by its time."""
+    monkeypatch.setattr("alpo.node.pages.STRETCH_S", 60.0)
+    monkeypatch.setattr("alpo.storage.scrub.STRETCH_S", 60.0)
+
+
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a status wait for the disk's answer, and for other members', for longer than a busy machine ever takes."""
