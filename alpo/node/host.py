@@ -26,7 +26,7 @@ from alpo.core.config import ReplicaConfig
 from alpo.core.directory import LogOptions, NamedLog
 from alpo.core.disk_space import TELL_SHARE
 from alpo.core.members import INCARNATION_BYTES, Configured, Identity
-from alpo.core.requests import ChangeMember, Code, CreateLog, Initialise, LogRequest
+from alpo.core.requests import ChangeMember, Code, CreateLog, DeleteLog, Initialise, LogRequest
 from alpo.core.settings import Settings
 from alpo.storage.interface import Store
 from alpo.storage.sqlite import SqliteStore
@@ -38,7 +38,7 @@ from alpo.wire.requests import LOGS_VERSION
 from .admission import NO_CARE, DiskCare, Limits
 from .client_connection import ClientRequests, Handler
 from .event_log import feed_watchdog, notify, set_level
-from .hosted import Hosted, Shelf
+from .hosted import Hosted, LogsCare, Shelf
 from .listener import Front, Listener
 from .log_server import LogServer, MakeWriter, soon
 from .peers import GRACE_TIMEOUTS, Peers
@@ -70,6 +70,7 @@ class Fresh(NamedTuple):
     security: Security | None = None
     changed: Sequence[str] = ()
     needs_restart: Sequence[str] = ()
+    logs: LogsCare | None = None
 
 
 #: Reads the configuration again. Raises `CannotReload`.
@@ -214,7 +215,7 @@ class Host:
         #: Handlers of the requests that the core does not answer, by their types.
         self.handlers: Mapping[type, Handler] = {
             **self.log.handlers, w.Status: self.report.begin_status, w.ListEvents: self.report.begin_events,
-            CreateLog: self._create_log,
+            CreateLog: self._create_log, DeleteLog: self._delete_log,
         }
 
         if self._shelf is not None:
@@ -273,6 +274,11 @@ class Host:
             client.refuse(cast(int, ask.origin), Code.CANNOT_CHANGE, detail=why)
         else:
             client.post_for(cast(int, ask.origin), ask)
+
+    def _delete_log(self, client: ClientRequests, ask: DeleteLog) -> None:
+        """Have a log deleted; told as done once no server can acknowledge an append to it any more."""
+        hold = self.hosted.once_over if self.hosted is not None else None
+        client.post_for(cast(int, ask.origin), ask, hold)
 
     # -- events -----------------------------------------------------------------------------------------
 
@@ -354,6 +360,8 @@ class Host:
             self.log.cleaner.policy = self._retention = fresh.retention
             for each in others:
                 each.server.cleaner.policy = kept_of(each.log.options, fresh.retention)
+        if fresh.logs is not None and self.hosted is not None:
+            self.hosted.heed(fresh.logs)
         if fresh.limits is not None:
             for log in (self.log, *(each.server for each in others)):
                 log.bound(fresh.limits)
