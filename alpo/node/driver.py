@@ -183,6 +183,8 @@ class Driver(trio.abc.Instrument):
         self._awaited: list[tuple[int, trio.Event]] = []  # (write number, event to set when it is on disk)
         self._writes: list[tuple[Write, After]] = []  # writes to hand over at the end of the pass
         self._running, self._wake = False, trio.Event()
+        #: Called at the end of the event loop's pass, before writes are handed over; None: nothing is kept until then.
+        self.flush: Callable[[], None] | None = None
         self._deadline_s = math.inf
         self._timer = trio.CancelScope()
         self._armed_s = math.inf  # when the timer goes off
@@ -396,6 +398,8 @@ class Driver(trio.abc.Instrument):
         """Hand the writes over: nothing is left to run in the event loop's present pass. Called by Trio."""
         if timeout > 0:
             self._scheduled = 0
+        if self.flush is not None:
+            self.flush()
         if self._writes:
             try:
                 self._hand_over()
@@ -468,6 +472,11 @@ class Driver(trio.abc.Instrument):
             self._timer.deadline = self._armed_s = at_s
 
     # -- what the poller asks ---------------------------------------------------------------------------
+
+    @property
+    def has_inputs(self) -> bool:
+        """True if anything was posted and not yet stepped."""
+        return bool(self._inbox or self._runs)
 
     def take_group(self) -> None:
         """Step what the poller's sockets have brought, at once. The poller keeps time from now until `go_on`."""

@@ -245,8 +245,10 @@ class Host:
         running = self.hosted.running
         drivers = [self.driver, *(each.server.driver for each in running.values())]
         self.poller.owner = Owners(drivers) if running else self.driver
+        self.routes.gather(bool(running))
         for driver in drivers:
             driver.commits_here = not running
+            driver.flush = self.routes.flush if running else None
         known = self.listener.fronts
         for number, each in running.items():
             each.server.cleaner.policy = kept_of(each.log.options, self._retention)
