@@ -153,10 +153,10 @@ async def killed(at: str, pids: Sequence[int], options: argparse.Namespace) -> N
         first = await stack.enter_async_context(alpo.connect(at))
         names = await _create(first, MANY)
         logs = [first, *[await stack.enter_async_context(alpo.connect(at, log=name)) for name in names]]
-        leaders = []
+        leaders: list[int] = []
         for log in logs:
             await log.append(PAYLOAD)
-            leaders.append(next(row.id for row in await log.status() if row.status and row.status.state == "leader"))
+            leaders.append(next(row["id"] for row in await log.status() if row["state"] == "leader"))
         await anyio.sleep(SETTLE_S)
         target = statistics.mode(leaders)
         took: list[float] = []
