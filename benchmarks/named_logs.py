@@ -156,7 +156,7 @@ async def killed(at: str, pids: Sequence[int], options: argparse.Namespace) -> N
         leaders: list[int] = []
         for log in logs:
             await log.append(PAYLOAD)
-            leaders.append(next(row["id"] for row in await log.status() if row["state"] == "leader"))
+            leaders.append(next(row["id"] or 0 for row in await log.status() if row["state"] == "leader"))
         await anyio.sleep(SETTLE_S)
         target = statistics.mode(leaders)
         took: list[float] = []

@@ -160,8 +160,10 @@ class Driver(trio.abc.Instrument):
         self.quotas = Quotas()
         self._submit, self._commit_here, self._prepare = submit, commit_here, prepare
         self.send, self.load = send, load
-        #: Bound of `full`; may be changed at any time.
+        #: Bound of `full`; may be changed at any time. The drivers of all logs that share it, if there are several: a
+        #: log with less than its part of it under way is never full.
         self.inflight_bytes_max = inflight_bytes_max
+        self.sharers: Sequence[Driver] = ()
         #: The event loop's clock, as `trio.current_time`, which looks it up at every call.
         self.clock_s = trio.lowlevel.current_clock().current_time
         #: Time of the present step, or of the last, by `clock_s`.
@@ -216,7 +218,10 @@ class Driver(trio.abc.Instrument):
     def full(self) -> bool:
         """True if so many bytes are not yet guaranteed, or not on our own disk, that no more appends are taken. A
         server that does not lead refuses appends, for which it needs no room."""
-        if self._inbox_bytes + self.replica.inflight_bytes <= self.inflight_bytes_max or not self.replica.serves:
+        own, sharers = self._inbox_bytes + self.replica.inflight_bytes, self.sharers
+        if own * (len(sharers) or 1) <= self.inflight_bytes_max or not self.replica.serves:
+            return False
+        if sharers and sum([each.unguaranteed_bytes for each in sharers]) <= self.inflight_bytes_max:
             return False
         self._was_full = True
         return True

@@ -40,7 +40,7 @@ from .client_connection import ClientRequests, Handler
 from .event_log import feed_watchdog, notify, set_level
 from .hosted import Hosted, LogsCare, Shelf
 from .listener import Front, Listener
-from .log_server import LogServer, MakeWriter, soon
+from .log_server import LogServer, MakeWriter, Shared, soon
 from .peers import GRACE_TIMEOUTS, Peers
 from .poller import Owners, Poller
 from .report import Report
@@ -49,7 +49,7 @@ from .routes import LogRoutes, Ourselves, Routes
 from .security import Security
 from .signals import STOP_S_MAX, Signals
 from .status import tell_waiting
-from .threads import in_thread
+from .threads import HOLD_S_MAX, Pace, in_thread
 
 #: Time to finish what is in flight; the rest of `STOP_S_MAX` is for closing the store.
 LEAVE_S_MAX = STOP_S_MAX - 0.5
@@ -156,8 +156,13 @@ class Host:
         self._cfg = cfg
         self.routes = Routes()
         self._shelf = shelf
+        self._shared = Shared(
+            Pace(limits.catch_up_bytes_per_s), Pace(limits.bulk_read_bytes_per_s, HOLD_S_MAX),
+            lambda: 1 if self.hosted is None else 1 + len(self.hosted.running),
+        )
         self._make_log = functools.partial(
-            LogServer, cfg, limits, store, make_writer, retention, care, self.security, self.routes, self._tell_systemd
+            LogServer, cfg, limits, store, make_writer, retention, care, self.security, self.routes,
+            self._tell_systemd, self._shared,
         )
         self._retention = retention
         self.hosted: Hosted | None = None
@@ -235,7 +240,7 @@ class Host:
         )
         return LogServer(
             cfg, self.limits, store, functools.partial(Writer, store), kept_of(log.options, self._retention), care,
-            self.security, LogRoutes(self.routes, log.number), lambda: None,
+            self.security, LogRoutes(self.routes, log.number), lambda: None, self._shared,
             lambda: self.hosted.name_of(log.number) if self.hosted is not None else log.name,
         )
 
@@ -249,6 +254,7 @@ class Host:
         for driver in drivers:
             driver.commits_here = not running
             driver.flush = self.routes.flush if running else None
+            driver.sharers = drivers if running else ()
         known = self.listener.fronts
         for number, each in running.items():
             each.server.cleaner.policy = kept_of(each.log.options, self._retention)
@@ -365,6 +371,8 @@ class Host:
         if fresh.logs is not None and self.hosted is not None:
             self.hosted.heed(fresh.logs)
         if fresh.limits is not None:
+            self._shared.catch_up.bytes_per_s = fresh.limits.catch_up_bytes_per_s
+            self._shared.bulk.bytes_per_s = fresh.limits.bulk_read_bytes_per_s
             for log in (self.log, *(each.server for each in others)):
                 log.bound(fresh.limits)
 
