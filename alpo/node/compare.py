@@ -338,7 +338,8 @@ class Comparer:
             self._keep(peer, first_id, last_id, await self._settle(peer.id, differing))
             next_id = self._next_ids[peer] = last_id + 1
             log_bytes = await in_thread(self._store.live_bytes)
-            paid_s = began_s + self._range_bytes / pass_bytes_per_s(log_bytes, self._bytes_per_s / self._logs(), self._pass_s)
+            rate = pass_bytes_per_s(log_bytes, self._bytes_per_s / self._logs(), self._pass_s)
+            paid_s = began_s + self._range_bytes / rate
             await trio.sleep(max(paid_s - trio.current_time(), 0.0))
         self._next_ids.pop(peer, None)
         return False
