@@ -174,6 +174,13 @@ class StorageTable(_Table):
     scrub_pass_s: float = _seconds(24 * 3600, 1, 366 * 24 * 3600)
 
 
+class LogsTable(_Table):
+    """The ``[logs]`` table: the logs besides the first (rules.md#logs)."""
+
+    balance: bool = _switch(True)
+    keep_deleted_s: float = _seconds(24 * 3600, 0, 100 * 366 * 24 * 3600)
+
+
 #: Keys of ``[tls]`` that name a file, relative to the configuration's.
 TLS_FILES = ("ca", "cert", "key")
 
@@ -243,6 +250,7 @@ class Config(_Table):
     limits: LimitsTable = Field(default=LimitsTable(), description="a table: [limits]")
     retention: RetentionTable = Field(default=RetentionTable(), description="a table: [retention]")
     storage: StorageTable = Field(default=StorageTable(), description="a table: [storage]")
+    logs: LogsTable = Field(default=LogsTable(), description="a table: [logs]")
     tls: TlsTable | None = Field(None, description="a table: [tls]")
 
     @field_validator("data", mode="before")
@@ -409,5 +417,5 @@ class Config(_Table):
 #: Model of each table by name; "" is the top of the file.
 TABLES: dict[str, type[_Table]] = {
     "": Config, "member": MemberLine, "timers": Timers, "settings": ReplicatedSettings, "limits": LimitsTable,
-    "retention": RetentionTable, "storage": StorageTable, "tls": TlsTable,
+    "retention": RetentionTable, "storage": StorageTable, "logs": LogsTable, "tls": TlsTable,
 }

@@ -209,7 +209,7 @@ def as_toml(loaded: Loaded) -> str:
     lines = [_line(config, sources, (), name) for name in Config.model_fields if name not in TABLES]
     for member in config.member:
         lines += ["", "[[member]]", *(f"{key} = {_toml(value)}" for key, value in member.model_dump().items())]
-    for table in ("timers", "settings", "limits", "retention", "storage", *(["tls"] if config.tls else [])):
+    for table in ("timers", "settings", "limits", "retention", "storage", "logs", *(["tls"] if config.tls else [])):
         own = getattr(config, table)
         lines += ["", f"[{table}]", *(_line(own, sources, (table,), name) for name in type(own).model_fields)]
     return "\n".join(lines) + "\n"

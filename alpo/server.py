@@ -31,7 +31,7 @@ from alpo.node.admission import LIVE_LIMITS, DiskCare, Limits, fitted
 from alpo.node.driver import wall_ms
 from alpo.node.event_log import is_console, set_up_logs
 from alpo.node.host import CannotReload, Fresh, Host
-from alpo.node.hosted import Shelf
+from alpo.node.hosted import LogsCare, Shelf
 from alpo.node.listener import ListenError, open_listener
 from alpo.node.log_sink import reason, told_on_stdout
 from alpo.node.retention import Retention
@@ -158,13 +158,16 @@ class Reloader:
         changed = [key for key in differences(self._in_force, config) if _is_live(key)]
         needs_restart = [key for key in differences(self._started_with, config) if not _is_live(key)]
         self._in_force = config
-        return Fresh(limits_of(config), retention_of(config), config.log_level, security, changed, needs_restart)
+        return Fresh(
+            limits_of(config), retention_of(config), config.log_level, security, changed, needs_restart,
+            logs_care(config),
+        )
 
 
 def _is_live(key: str) -> bool:
     """True if a reload puts this key into force."""
     table, _, name = key.partition(".")
-    return key == "log_level" or table in ("retention", "tls") or (table == "limits" and name in LIVE_LIMITS)
+    return key == "log_level" or table in ("retention", "logs", "tls") or (table == "limits" and name in LIVE_LIMITS)
 
 
 def _run_through_losses(config: Config, reload: Reloader, security: Security) -> None:
@@ -281,7 +284,13 @@ def shelf_of(config: Config) -> Shelf:
     """The stores of the logs besides the first; the data directory's lock is held."""
     alone = _is_alone(config)
     found, troubles = find_stores(config.data, config.id, alone=alone)
-    return Shelf(config.data, config.id, found, troubles, functools.partial(disk_care, config), alone)
+    care = functools.partial(disk_care, config)
+    return Shelf(config.data, config.id, found, troubles, care, logs_care(config), alone)
+
+
+def logs_care(config: Config) -> LogsCare:
+    """What this server does for its logs besides the first."""
+    return LogsCare(**config.logs.model_dump())
 
 
 def _is_alone(config: Config) -> bool:

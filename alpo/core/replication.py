@@ -11,6 +11,7 @@ Laws:
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -309,7 +310,7 @@ class Replication:
                 # help.
                 if r.now_s - peer.heard_s >= cfg.election_timeout_s or peer.last_id < peer.in_flight[0][0]:
                     self._probe(peer)
-            if r.now_s - peer.asked_s >= cfg.heartbeat_s:
+            if r.now_s >= self._beat_s(peer):
                 self.heartbeat(peer)
         self._part()
         self._look_at_clocks()
@@ -321,13 +322,21 @@ class Replication:
     def _next_tick_s(self) -> float:
         """The time before which `tick` has nothing to do, monotonic seconds. Notes when the next heartbeat is due."""
         r, cfg = self._r, self._r.cfg
-        due_s = [peer.asked_s + cfg.heartbeat_s for peer in self.peers.values()]
+        due_s = [self._beat_s(peer) for peer in self.peers.values()]
         self.heartbeat_due_s = min(due_s, default=float("inf"))
         due_s += [peer.parting_until_s for peer in self.peers.values() if peer.parting_until_s is not None]
         since_s = [max(peer.heard_s, peer.sending_s) for peer in self.voters]
         since_s = [each_s for each_s in since_s if each_s > r.now_s - cfg.election_timeout_s]
         since_s += [peer.waiting_since_s for peer in self.peers.values() if peer.in_flight]
         return min([*due_s, *(each_s + cfg.election_timeout_s for each_s in since_s)], default=r.now_s)
+
+    def _beat_s(self, peer: Progress) -> float:
+        """The time of the peer's next heartbeat, monotonic seconds. All logs besides the first send theirs at the
+        multiples of the interval, so that the quiet ones are served together; no two are more than 3/2 apart."""
+        every_s = self._r.cfg.heartbeat_s
+        if self._r.cfg.first_log or peer.asked_s == NEVER_S:
+            return peer.asked_s + every_s
+        return math.ceil(peer.asked_s / every_s + 0.5) * every_s
 
     def _part(self) -> None:
         """Drop removed members once they have been informed for long enough."""

@@ -399,7 +399,8 @@ class LogIs(NamedTuple):
 
 
 class LogDeleted(NamedTuple):
-    """Success: the log is out of the directory, guaranteed. Servers may not have stopped it yet."""
+    """Success: the log is out of the directory, guaranteed. A server's shell tells it to a client once no append to the
+    log can be acknowledged any more."""
 
     origin: Origin
     log: DeletedLog

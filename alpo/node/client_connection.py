@@ -207,6 +207,8 @@ def _undialled(address: str) -> str:
 
 #: Answers a numbered request of a client, at once or from a task of the client's.
 Handler: TypeAlias = Callable[[Any, Any], None]
+#: Keeps the core's answer to a request until it calls the function that it is given.
+Hold: TypeAlias = Callable[[Any, Callable[[], None]], None]
 
 
 class Services(Protocol):
@@ -303,10 +305,11 @@ class ClientRequests:
             return
         self.post_for(number, request)
 
-    def post_for(self, number: int, request: Any) -> None:
-        """Hand a request that was taken to the core; the answer goes to request ``number``."""
+    def post_for(self, number: int, request: Any, hold: Hold | None = None) -> None:
+        """Hand a request that was taken to the core; the answer goes to request ``number``. ``hold``: keeps the answer,
+        unless it is a refusal, until it calls what it is given."""
         about = request.id if isinstance(request, q.ChangeMember) else 0
-        self._poster.post(request._replace(origin=Asked(self, number, about)))
+        self._poster.post(request._replace(origin=Asked(self, number, about, hold)))
 
     def _may(self, rights: Rights, request: w.ClientRequest) -> bool:
         """True if the certificate allows the request; otherwise it is refused, and was never taken."""
@@ -554,12 +557,17 @@ class ClientConnection(ClientRequests):
 class Asked:
     """Origin of a numbered request: the connection on which it came, and its number there."""
 
-    def __init__(self, client: ClientRequests, number: int, about: int = 0) -> None:
+    def __init__(self, client: ClientRequests, number: int, about: int = 0, hold: Hold | None = None) -> None:
         self._client = client
         self._number = number
         self._about = about  # the server that the request is about; 0: none
+        self._hold = hold
 
     def answer(self, reply: Reply) -> None:
+        hold, self._hold = self._hold, None
+        if hold is not None and not isinstance(reply, q.Refused):
+            hold(reply, functools.partial(self._release, reply))
+            return
         self._client.requests -= 1
         if isinstance(reply, q.Refused):
             services, detail = self._client._services, reply.detail
@@ -573,6 +581,10 @@ class Asked:
             self._client.gather(q.Trimmed(self._number, max(reply.first_lsn, first_lsn)))
         else:
             self._client.gather(reply._replace(origin=self._number))
+
+    def _release(self, reply: Reply) -> None:
+        self.answer(reply)
+        self.flush()
 
     def flush(self) -> None:
         self._client.flush()

@@ -255,9 +255,11 @@ class Comparer:
 
     def __init__(
         self, driver: Driver, store: Store, care: DiskCare, security: Security | None = None,
-        log_name: Callable[[], str] = lambda: "",
+        log_name: Callable[[], str] = lambda: "", logs: Callable[[], int] = lambda: 1,
     ) -> None:
-        """``log_name`` returns the log's name for hellos; "": the first log."""
+        """``log_name`` returns the log's name for hellos, "": the first log; ``logs`` the number of logs that share the
+        rate."""
+        self._logs = logs
         self._driver = driver
         self._log_name = log_name
         self._security = security or Security()
@@ -336,7 +338,8 @@ class Comparer:
             self._keep(peer, first_id, last_id, await self._settle(peer.id, differing))
             next_id = self._next_ids[peer] = last_id + 1
             log_bytes = await in_thread(self._store.live_bytes)
-            paid_s = began_s + self._range_bytes / pass_bytes_per_s(log_bytes, self._bytes_per_s, self._pass_s)
+            rate = pass_bytes_per_s(log_bytes, self._bytes_per_s / self._logs(), self._pass_s)
+            paid_s = began_s + self._range_bytes / rate
             await trio.sleep(max(paid_s - trio.current_time(), 0.0))
         self._next_ids.pop(peer, None)
         return False
@@ -382,7 +385,7 @@ class Comparer:
         return span
 
     async def _rest(self, size_bytes: int) -> None:
-        await trio.sleep(size_bytes / self._bytes_per_s)
+        await trio.sleep(size_bytes * self._logs() / self._bytes_per_s)
 
     # -- what differs -----------------------------------------------------------------------------------
 

@@ -160,8 +160,10 @@ class Driver(trio.abc.Instrument):
         self.quotas = Quotas()
         self._submit, self._commit_here, self._prepare = submit, commit_here, prepare
         self.send, self.load = send, load
-        #: Bound of `full`; may be changed at any time.
+        #: Bound of `full`; may be changed at any time. The drivers of all logs that share it, if there are several: a
+        #: log with less than its part of it under way is never full.
         self.inflight_bytes_max = inflight_bytes_max
+        self.sharers: Sequence[Driver] = ()
         #: The event loop's clock, as `trio.current_time`, which looks it up at every call.
         self.clock_s = trio.lowlevel.current_clock().current_time
         #: Time of the present step, or of the last, by `clock_s`.
@@ -183,6 +185,8 @@ class Driver(trio.abc.Instrument):
         self._awaited: list[tuple[int, trio.Event]] = []  # (write number, event to set when it is on disk)
         self._writes: list[tuple[Write, After]] = []  # writes to hand over at the end of the pass
         self._running, self._wake = False, trio.Event()
+        #: Called at the end of the event loop's pass, before writes are handed over; None: nothing is kept until then.
+        self.flush: Callable[[], None] | None = None
         self._deadline_s = math.inf
         self._timer = trio.CancelScope()
         self._armed_s = math.inf  # when the timer goes off
@@ -214,7 +218,10 @@ class Driver(trio.abc.Instrument):
     def full(self) -> bool:
         """True if so many bytes are not yet guaranteed, or not on our own disk, that no more appends are taken. A
         server that does not lead refuses appends, for which it needs no room."""
-        if self._inbox_bytes + self.replica.inflight_bytes <= self.inflight_bytes_max or not self.replica.serves:
+        own, sharers = self._inbox_bytes + self.replica.inflight_bytes, self.sharers
+        if own * (len(sharers) or 1) <= self.inflight_bytes_max or not self.replica.serves:
+            return False
+        if sharers and sum([each.unguaranteed_bytes for each in sharers]) <= self.inflight_bytes_max:
             return False
         self._was_full = True
         return True
@@ -396,6 +403,8 @@ class Driver(trio.abc.Instrument):
         """Hand the writes over: nothing is left to run in the event loop's present pass. Called by Trio."""
         if timeout > 0:
             self._scheduled = 0
+        if self.flush is not None:
+            self.flush()
         if self._writes:
             try:
                 self._hand_over()
@@ -468,6 +477,11 @@ class Driver(trio.abc.Instrument):
             self._timer.deadline = self._armed_s = at_s
 
     # -- what the poller asks ---------------------------------------------------------------------------
+
+    @property
+    def has_inputs(self) -> bool:
+        """True if anything was posted and not yet stepped."""
+        return bool(self._inbox or self._runs)
 
     def take_group(self) -> None:
         """Step what the poller's sockets have brought, at once. The poller keeps time from now until `go_on`."""

@@ -43,6 +43,7 @@ EVENTS: dict[str, tuple[str, str]] = {
     "log_failed": ("error", "a log cannot run here, or its store can be neither made nor moved: `why`"),
     "log_store_set_aside": ("critical", "a log's store is damaged (`why`): moved to `where`; another takes its place"),
     "log_store_moved": ("info", "a log was deleted, or its store is none any more: the store was moved to `to`"),
+    "deleted_log_removed": ("info", "the store of a deleted log was kept for `keep_deleted_s`: `folder` is removed"),
     "log_store_ignored": ("warning", "a store lies there that cannot be this cluster's log: `why`; it is left alone"),
     "reloaded": ("info", "SIGHUP: `changed` is in force, `needs_restart` is not"),
     "reload_failed": ("error", "SIGHUP: the configuration is wrong (`why`), and the one before stays in force"),

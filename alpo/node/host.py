@@ -26,7 +26,7 @@ from alpo.core.config import ReplicaConfig
 from alpo.core.directory import LogOptions, NamedLog
 from alpo.core.disk_space import TELL_SHARE
 from alpo.core.members import INCARNATION_BYTES, Configured, Identity
-from alpo.core.requests import ChangeMember, Code, CreateLog, Initialise, LogRequest
+from alpo.core.requests import ChangeMember, Code, CreateLog, DeleteLog, Initialise, LogRequest
 from alpo.core.settings import Settings
 from alpo.storage.interface import Store
 from alpo.storage.sqlite import SqliteStore
@@ -38,9 +38,9 @@ from alpo.wire.requests import LOGS_VERSION
 from .admission import NO_CARE, DiskCare, Limits
 from .client_connection import ClientRequests, Handler
 from .event_log import feed_watchdog, notify, set_level
-from .hosted import Hosted, Shelf
+from .hosted import Hosted, LogsCare, Shelf
 from .listener import Front, Listener
-from .log_server import LogServer, MakeWriter, soon
+from .log_server import LogServer, MakeWriter, Shared, soon
 from .peers import GRACE_TIMEOUTS, Peers
 from .poller import Owners, Poller
 from .report import Report
@@ -49,7 +49,7 @@ from .routes import LogRoutes, Ourselves, Routes
 from .security import Security
 from .signals import STOP_S_MAX, Signals
 from .status import tell_waiting
-from .threads import in_thread
+from .threads import HOLD_S_MAX, Pace, in_thread
 
 #: Time to finish what is in flight; the rest of `STOP_S_MAX` is for closing the store.
 LEAVE_S_MAX = STOP_S_MAX - 0.5
@@ -70,6 +70,7 @@ class Fresh(NamedTuple):
     security: Security | None = None
     changed: Sequence[str] = ()
     needs_restart: Sequence[str] = ()
+    logs: LogsCare | None = None
 
 
 #: Reads the configuration again. Raises `CannotReload`.
@@ -155,8 +156,13 @@ class Host:
         self._cfg = cfg
         self.routes = Routes()
         self._shelf = shelf
+        self._shared = Shared(
+            Pace(limits.catch_up_bytes_per_s), Pace(limits.bulk_read_bytes_per_s, HOLD_S_MAX),
+            lambda: 1 if self.hosted is None else 1 + len(self.hosted.running),
+        )
         self._make_log = functools.partial(
-            LogServer, cfg, limits, store, make_writer, retention, care, self.security, self.routes, self._tell_systemd
+            LogServer, cfg, limits, store, make_writer, retention, care, self.security, self.routes,
+            self._tell_systemd, self._shared,
         )
         self._retention = retention
         self.hosted: Hosted | None = None
@@ -214,7 +220,7 @@ class Host:
         #: Handlers of the requests that the core does not answer, by their types.
         self.handlers: Mapping[type, Handler] = {
             **self.log.handlers, w.Status: self.report.begin_status, w.ListEvents: self.report.begin_events,
-            CreateLog: self._create_log,
+            CreateLog: self._create_log, DeleteLog: self._delete_log,
         }
 
         if self._shelf is not None:
@@ -234,7 +240,7 @@ class Host:
         )
         return LogServer(
             cfg, self.limits, store, functools.partial(Writer, store), kept_of(log.options, self._retention), care,
-            self.security, LogRoutes(self.routes, log.number), lambda: None,
+            self.security, LogRoutes(self.routes, log.number), lambda: None, self._shared,
             lambda: self.hosted.name_of(log.number) if self.hosted is not None else log.name,
         )
 
@@ -244,8 +250,11 @@ class Host:
         running = self.hosted.running
         drivers = [self.driver, *(each.server.driver for each in running.values())]
         self.poller.owner = Owners(drivers) if running else self.driver
+        self.routes.gather(bool(running))
         for driver in drivers:
             driver.commits_here = not running
+            driver.flush = self.routes.flush if running else None
+            driver.sharers = drivers if running else ()
         known = self.listener.fronts
         for number, each in running.items():
             each.server.cleaner.policy = kept_of(each.log.options, self._retention)
@@ -273,6 +282,11 @@ class Host:
             client.refuse(cast(int, ask.origin), Code.CANNOT_CHANGE, detail=why)
         else:
             client.post_for(cast(int, ask.origin), ask)
+
+    def _delete_log(self, client: ClientRequests, ask: DeleteLog) -> None:
+        """Have a log deleted; told as done once no server can acknowledge an append to it any more."""
+        hold = self.hosted.once_over if self.hosted is not None else None
+        client.post_for(cast(int, ask.origin), ask, hold)
 
     # -- events -----------------------------------------------------------------------------------------
 
@@ -354,7 +368,11 @@ class Host:
             self.log.cleaner.policy = self._retention = fresh.retention
             for each in others:
                 each.server.cleaner.policy = kept_of(each.log.options, fresh.retention)
+        if fresh.logs is not None and self.hosted is not None:
+            self.hosted.heed(fresh.logs)
         if fresh.limits is not None:
+            self._shared.catch_up.bytes_per_s = fresh.limits.catch_up_bytes_per_s
+            self._shared.bulk.bytes_per_s = fresh.limits.bulk_read_bytes_per_s
             for log in (self.log, *(each.server for each in others)):
                 log.bound(fresh.limits)
 

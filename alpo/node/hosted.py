@@ -14,23 +14,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import trio
 
-from alpo.core.directory import NamedLog
+from alpo.core.directory import DeletedLog, Listing, NamedLog
 from alpo.core.hosting import words as h
 from alpo.core.hosting.facts import facts, settled
 from alpo.core.hosting.hosting import Hosting
 from alpo.core.members import Identity, MemberList
 from alpo.core.ready import Alarm, Begin, Connected, Disconnected, PeerAddress, PeerGone, StoreLost
-from alpo.core.requests import FoundLog, Reply, Transfer
+from alpo.core.requests import FoundLog, LogDeleted, Reply, Transfer
 from alpo.core.shared import InvariantBroken
 from alpo.storage import schema
 from alpo.storage.boot import set_aside
-from alpo.storage.hosted import Trouble, find_store, folder_of, make_store, move_store
+from alpo.storage.hosted import Trouble, find_store, folder_of, make_store, move_store, remove_moved
 from alpo.storage.interface import DamagedStore, StoreError
 from alpo.storage.sqlite import SqliteStore
 
@@ -44,19 +44,30 @@ from .threads import in_thread
 _AGAIN_S = 1.0
 #: Longest time between two steps while there are other logs: which servers have caught up is no news.
 _STEP_S = 5.0
+#: Longest time between two looks for stores that were kept for long enough.
+_OLD_S = 600.0
 #: Seconds that a log has to hand leadership over when it is stopped.
 _LEAVE_S = 2.0
 
 
+class LogsCare(NamedTuple):
+    """A server's part in its logs besides the first. ``balance``: hand a log to the server that should lead it;
+    ``keep_deleted_s``: seconds until the files of a deleted log are removed."""
+
+    balance: bool = True
+    keep_deleted_s: float = 86_400.0
+
+
 class Shelf(NamedTuple):
-    """The place of the stores, and what was found in it at the start. ``care``: of a store in this folder; ``alone``:
-    no other server could restore a log."""
+    """The place of the stores, and what was found in it at the start. ``care``: of a store in this folder;
+    ``logs``: what is done for all of them at first; ``alone``: no other server could restore a log."""
 
     data: Path
     server_id: int
     found: list[h.FoundStore]
     troubles: list[Trouble]
     care: Callable[[Path], DiskCare]
+    logs: LogsCare = LogsCare()
     alone: bool = False
 
 
@@ -97,6 +108,8 @@ class Hosted:
         self._first, self._shelf, self._make_log = first, shelf, make_log
         self._on_running = on_running
         self._hosting = Hosting(me, shelf.found, timeout_s)
+        self._care, self._look_for_old = shelf.logs, trio.Event()
+        self.heed(shelf.logs)
         #: Logs that run here, by number.
         self.running: dict[int, Running] = {}
         #: Logs that have stopped because of a fault, and why.
@@ -111,9 +124,16 @@ class Hosted:
         #: The directory as of the last step; True while the first log's list or reign is not guaranteed yet.
         self._seen: object = None
         self._unsettled = True
+        #: Logs whose deletion is guaranteed, and what to call once it is done.
+        self._deletions: list[tuple[DeletedLog, Callable[[], None]]] = []
         self._stores = routes.stores
         self._stores.on_connected, self._stores.on_message = self._connected, self._heard
         self._stores.on_gone = self._gone
+
+    def heed(self, care: LogsCare) -> None:
+        """Do from now on as ``care`` says."""
+        self._care, self._hosting.balances = care, care.balance
+        self._look_for_old.set()
 
     # -- news -------------------------------------------------------------------------------------------
 
@@ -146,6 +166,11 @@ class Hosted:
     def name_of(self, number: int) -> str:
         """The last known name of a log that runs here."""
         return self.running[number].log.name
+
+    def once_over(self, answer: LogDeleted, done: Callable[[], None]) -> None:
+        """Call ``done`` once no append to a log that was deleted can be acknowledged any more."""
+        self._deletions.append((answer.log, done))
+        self.look()
 
     def _connected(self, who: Identity, stores: Mapping[int, Identity], connected: bool) -> None:
         """Note that a peer is connected in both directions, or is no more, and then which stores it had."""
@@ -202,6 +227,7 @@ class Hosted:
         for trouble in self._shelf.troubles:
             self._first.note("log_store_ignored", number=trouble.number, why=trouble.why)
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._remove_old)
             while True:
                 self._news = trio.Event()
                 for action in self._step() if not self._leaving else ():
@@ -228,7 +254,14 @@ class Hosted:
             if running is not None and running.log != log:
                 running.log = log
                 self._on_running()
-        return self._hosting.step(seen, trio.current_time())
+        actions = self._hosting.step(seen, trio.current_time())
+        waiting, self._deletions = self._deletions, []
+        for gone, done in waiting:
+            if self._hosting.deleting(gone):
+                self._deletions.append((gone, done))
+            else:
+                done()
+        return actions
 
     def _act(self, action: h.Action, nursery: trio.Nursery) -> None:
         """Do what hosting asks; what takes time is a task of its own."""
@@ -284,6 +317,22 @@ class Hosted:
         self._first.note("log_store_moved", number=action.number, to=str(where))
         self._hosting.moved(action.number)
         self.look()
+
+    async def _remove_old(self) -> None:
+        """Remove stores of deleted logs, and retired ones, once they were kept for long enough."""
+        replica, data = self._first.replica, self._shelf.data
+        while True:
+            self._look_for_old = trio.Event()
+            listing, keep_s = replica.directory.guaranteed, self._care.keep_deleted_s
+
+            def may_go(cluster: bytes, number: int, retired: bool, listing: Listing = listing) -> bool:
+                return cluster == replica.cluster and (retired or listing.lacks(number))
+
+            before = datetime.now(UTC) - timedelta(seconds=keep_s)
+            for folder in await in_thread(functools.partial(remove_moved, data, may_go, before)):
+                self._first.note("deleted_log_removed", folder=str(folder))
+            with trio.move_on_after(min(max(keep_s, _AGAIN_S), _OLD_S)):
+                await self._look_for_old.wait()
 
     def _fail(self, number: int, why: str) -> None:
         if self.failed.get(number) != why:

@@ -30,21 +30,17 @@ STUCK_S = 0.25
 
 
 class CatchUpPace:
-    """Rate limit for entries read for servers that are behind, all together. ``bytes_per_s`` 0: no limit.
+    """Rate limit for entries read for servers that are behind, all together, and for all logs that share ``pace``.
 
     ``state`` returns (guaranteed id, last id). While they differ and the first does not move, appends wait for a
     majority, perhaps for the very server that is catching up: then nothing is delayed.
     """
 
-    def __init__(self, bytes_per_s: int, state: Callable[[], tuple[int, int]]) -> None:
-        self._pace = Pace(bytes_per_s)
+    def __init__(self, pace: Pace, state: Callable[[], tuple[int, int]]) -> None:
+        self._pace = pace
         self._state = state
         self._guaranteed_id = -1
         self._moved_s = 0.0
-
-    def bound(self, bytes_per_s: int) -> None:
-        """Change the rate."""
-        self._pace.bytes_per_s = bytes_per_s
 
     async def keep(self, entries: list[Entry]) -> None:
         """Wait as the rate demands, before ``entries`` are sent."""
@@ -59,17 +55,11 @@ class CatchUpPace:
 class Loader:
     """The driver's reads from disk. Call `start` first."""
 
-    def __init__(self, store: Store, catch_up_bytes_per_s: int) -> None:
+    def __init__(self, store: Store, pace: Pace) -> None:
         self._store = store
-        self._pace = CatchUpPace(
-            catch_up_bytes_per_s, lambda: (self._replica.guaranteed_id, self._replica.log.last_id)
-        )
+        self._pace = CatchUpPace(pace, lambda: (self._replica.guaranteed_id, self._replica.log.last_id))
         self._damage_told = ""
         self.copying: set[Identity] = set()  # servers for which a copy is being read
-
-    def bound(self, catch_up_bytes_per_s: int) -> None:
-        """Change the rate."""
-        self._pace.bound(catch_up_bytes_per_s)
 
     def start(self, driver: Driver, nursery: trio.Nursery) -> None:
         """Set the nursery in which reads run, and the driver that gets their results."""

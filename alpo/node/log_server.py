@@ -14,7 +14,7 @@ import functools
 import random
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import trio
 
@@ -42,7 +42,7 @@ from .retention import Cleaner, DiskWatch, Retention, serve_list
 from .scrub import Scrubber
 from .security import Security
 from .status import Growth, Guaranteed, Pulse
-from .threads import in_thread
+from .threads import Pace, in_thread
 
 #: Share of the election timeout beyond which a commit or checkpoint is a `slow_fsync` event.
 SLOW_SHARE = 0.25
@@ -89,16 +89,25 @@ class Carrier(Protocol):
     def prepare(self, envelopes: Sequence[Envelope], now_s: float) -> Callable[[], None]: ...
 
 
+class Shared(NamedTuple):
+    """What the logs of a server have together: the rates of catching up and of bulk reads; ``logs`` returns their
+    number, by which the rate of the scrubs is divided."""
+
+    catch_up: Pace
+    bulk: Pace
+    logs: Callable[[], int]
+
+
 class LogServer:
     """One log, with the tasks that serve it. Made in the Trio thread; `start` it once, then `close` it."""
 
     def __init__(
         self, cfg: ReplicaConfig, limits: Limits, store: Store, make_writer: MakeWriter, retention: Retention,
         care: DiskCare, security: Security, carrier: Carrier, after_event: Callable[[], None],
-        log_name: Callable[[], str] = lambda: "",
+        shared: Shared, log_name: Callable[[], str] = lambda: "",
     ) -> None:
-        """``after_event`` is called with every event: state that others are told of may have changed. ``log_name``
-        returns the log's name for hellos; "": the first log."""
+        """``after_event`` is called with every event: state that others are told of may have changed. ``shared``: what
+        the server's logs have together; ``log_name`` returns the log's name for hellos; "": the first log."""
         token = trio.lowlevel.current_trio_token()
         self.limits = limits
         self.store = store
@@ -113,7 +122,7 @@ class LogServer:
             lambda number: self.driver.durable(number),  # noqa: PLW0108 (the driver is made after the writer)
             lambda error: token.run_sync_soon(self.driver.failed, error),
         )
-        self.loader = loader = Loader(store, limits.catch_up_bytes_per_s)
+        self.loader = loader = Loader(store, shared.catch_up)
         self.driver = driver = Driver(
             self.replica, submit=writer.submit, commit_here=writer.commit_here, send=self._send,
             prepare=self._prepare, load=loader.load, inflight_bytes_max=limits.inflight_bytes_max,
@@ -121,10 +130,10 @@ class LogServer:
         )
         driver.keep = self.keep_event
         self.growth = Growth(driver, store)
-        self.scrubber = scrubber = Scrubber(driver, store, care)
+        self.scrubber = scrubber = Scrubber(driver, store, care, shared.logs)
         driver.on_mended = scrubber.mended
         store.on_damage = lambda damage: soon(token, functools.partial(scrubber.suspect, damage))
-        self.reads = Reads(driver, store, limits, scrubber)
+        self.reads = Reads(driver, store, limits, scrubber, shared.bulk)
         self.everyone = Everyone(driver, self.reads, limits, scrubber)
         self.backups = Backups(self.replica, store, limits, scrubber)
         self.digests = Digests(self.replica, store)
@@ -134,7 +143,7 @@ class LogServer:
             self._slow_s, functools.partial(self._slow, token), functools.partial(soon, token, self.disk.look_soon),
             quick_s=QUICK_SHARE * cfg.election_timeout_s,
         )
-        self.comparer = Comparer(driver, store, care, security, log_name)
+        self.comparer = Comparer(driver, store, care, security, log_name, shared.logs)
         driver.watchers.after_mark.append(Guaranteed(self.replica, driver.counters).notice)
         self.pulse = Pulse(driver)
         #: Handlers of the requests that the core does not answer, by their types.
@@ -169,8 +178,6 @@ class LogServer:
         """Put new bounds into force."""
         self.limits.take(fresh)
         self.driver.inflight_bytes_max = fresh.inflight_bytes_max
-        self.loader.bound(fresh.catch_up_bytes_per_s)
-        self.reads.bound(fresh.bulk_read_bytes_per_s)
         self.driver.room.unpark_all()
 
     # -- what the driver and the writer ask -------------------------------------------------------------

@@ -23,9 +23,12 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import trio
+
+if TYPE_CHECKING:
+    from .driver import Driver
 
 #: The longest wait of the poller's own, and how long it goes on without a pass of the event loop, in seconds.
 _WAIT_S, _IN_A_ROW_S = 0.001, 0.005
@@ -55,28 +58,23 @@ class Owner(Protocol):
 
 
 class Owners:
-    """Several owners of what the sockets bring, the drivers of several logs: the poller never waits itself for them."""
+    """Several owners of what the sockets bring, the drivers of several logs: the poller never waits itself for them.
+    A log to which a pass brings nothing takes no part in it."""
 
     for_servers = False
 
-    def __init__(self, owners: Sequence[Owner]) -> None:
+    def __init__(self, owners: Sequence[Driver]) -> None:
         self._owners = owners
+        self._taking: list[Driver] = []
         self.clock_s = owners[0].clock_s
-
-    @property
-    def came_s(self) -> float:
-        """Time at which the present group came."""
-        return self._owners[0].came_s
-
-    @came_s.setter
-    def came_s(self, came_s: float) -> None:
-        for owner in self._owners:
-            owner.came_s = came_s
+        self.came_s = 0.0
 
     def take_group(self) -> None:
         """Step what a group has brought, in each log; another log begins each time, so that none is always last."""
         self._owners = [*self._owners[1:], self._owners[0]]
-        for owner in self._owners:
+        self._taking = [owner for owner in self._owners if owner.has_inputs]
+        for owner in self._taking:
+            owner.came_s = self.came_s
             owner.take_group()
 
     def patience_s(self) -> float:
@@ -84,8 +82,8 @@ class Owners:
         return 0.0
 
     def go_on(self) -> None:
-        """Do what is due by time, in each log."""
-        for owner in self._owners:
+        """Do what is due by time, in each log that took part."""
+        for owner in self._taking:
             owner.go_on()
 
 

@@ -65,7 +65,7 @@ from .pages import (
 )
 from .scrub import Scrubber, unreadable
 from .status import waiting
-from .threads import Bulk, Size, in_thread, weight_of
+from .threads import Bulk, Pace, Size, in_thread, weight_of
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -259,7 +259,7 @@ class _Wait:
 class Reads:
     """Service for reads. Each runs in its client's nursery, and ends with the connection."""
 
-    def __init__(self, driver: Driver, store: Store, limits: Limits, scrubber: Scrubber) -> None:
+    def __init__(self, driver: Driver, store: Store, limits: Limits, scrubber: Scrubber, bulk: Pace) -> None:
         self._driver = driver
         self._replica = driver.replica
         self._store = store
@@ -267,7 +267,7 @@ class Reads:
         self._scrubber = scrubber
         #: All reads of the disk that somebody waits for.
         self.disk = DiskReads(driver)
-        self._bulk = Bulk(limits.bulk_read_bytes_per_s, self._replica.log.last_id)
+        self._bulk = Bulk(bulk, self._replica.log.last_id)
         self._threads = trio.CapacityLimiter(limits.read_threads)
         self._traces = Traces()
         self._nursery: trio.Nursery | None = None
@@ -285,10 +285,6 @@ class Reads:
     def begin(self, client: ClientConnection, ask: w.Read | w.ReadColumns) -> None:
         """Start one read; its answer goes to ``client``."""
         client.nursery.start_soon(self._serve, client, ask)
-
-    def bound(self, bulk_read_bytes_per_s: int) -> None:
-        """Change the rate of bulk reads, bytes/s."""
-        self._bulk.bound(bulk_read_bytes_per_s)
 
     @property
     def followers(self) -> int:

@@ -188,6 +188,8 @@ class Routes:
         self.accepted: dict[Identity, Route] = {}
         #: Bodies of appends that go ahead of their entries, by number: see `client_connection.Ahead`.
         self.blocks: dict[int, bytes] = {}
+        #: Messages of this pass to each peer, while several logs run here; else None.
+        self._gathered: dict[Link, list[bytes]] | None = None
         self._twins: dict[Identity, _Twins] = {}
         self.stores = Stores(self)
 
@@ -270,6 +272,7 @@ class Routes:
         once. ``from_thread``: any thread may send. The silence of a peer counts from a message of another log only if
         that log has spoken over this connection: it may not run there yet."""
         blobs: dict[tuple[int, int], list[bytes]] = {}
+        push = Link.push_from_thread if from_thread else Link.push if self._gathered is None else self._keep
         link: Link | None = None
         parts: list[bytes] = []
         for envelope in envelopes:
@@ -291,7 +294,7 @@ class Routes:
                     blob = blobs[ends] = encode_entries(appends.entries)
             if route.link is not link:
                 if link is not None and parts:
-                    yield partial(link.push_from_thread if from_thread else link.push, b"".join(parts))
+                    yield partial(push, link, b"".join(parts))
                 link, parts = route.link, []
             behind = bool(blob is not None and link.queued_bytes and link.long_entries)
             if blob is not None and len(blob) > 1 and not self.blocks:
@@ -303,6 +306,8 @@ class Routes:
                     behind = behind or not here
                 whole = [data]
             if behind or sum(map(len, whole)) > PIECE_BYTES_MAX:
+                if not from_thread:
+                    yield self.flush
                 yield partial(link.push_long, *whole, ordered=blob is not None)
             else:
                 parts += whole
@@ -310,7 +315,26 @@ class Routes:
                 if find is None or envelope.target in route.heard:
                     route.silent_since_s = now_s
         if link is not None and parts:
-            yield partial(link.push_from_thread if from_thread else link.push, b"".join(parts))
+            yield partial(push, link, b"".join(parts))
+
+    def _keep(self, link: Link, data: bytes) -> None:
+        if self._gathered is None:
+            link.push(data)
+        else:
+            self._gathered.setdefault(link, []).append(data)
+
+    def gather(self, several: bool) -> None:
+        """Have what one pass of the event loop sends to a peer leave in one piece, by `flush`, while ``several`` logs
+        run here; else each log's at once. What writers' threads send leaves at once all the same."""
+        self.flush()
+        self._gathered = {} if several else None
+
+    def flush(self) -> None:
+        """Send what was gathered."""
+        if self._gathered:
+            gathered, self._gathered = self._gathered, {}
+            for link, parts in gathered.items():
+                link.push(b"".join(parts))
 
     def _with_blocks(self, route: Route, message: AppendRequest, data: bytes) -> tuple[bytes, bool]:
         """The frame ``data`` of a message with entries, without the blocks that went ahead; and whether the other side

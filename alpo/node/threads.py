@@ -85,7 +85,7 @@ FREE_BYTES_PER_S = 16 << 10
 SMALL_PART = 24
 
 
-def pass_bytes_per_s(log_bytes: int, bytes_per_s_max: int, pass_s: float) -> float:
+def pass_bytes_per_s(log_bytes: int, bytes_per_s_max: float, pass_s: float) -> float:
     """Rate of a background pass over the log, bytes/s: even, so that it takes ``pass_s``; a small log's takes a
     `SMALL_PART` of that if `FREE_BYTES_PER_S` suffice. ``bytes_per_s_max``: upper bound, however long the pass then
     takes."""
@@ -147,16 +147,13 @@ def weight_of(ask: Read | ReadColumns, page: Page | ColumnPage) -> int:
 
 
 class Bulk:
-    """Rate limit of a server's bulk reads. ``bytes_per_s`` 0: none. ``last_id``: the last entry written here."""
+    """Rate limit of a log's bulk reads; ``pace``: of all logs of the server. ``last_id``: the last entry written here.
+    """
 
-    def __init__(self, bytes_per_s: int, last_id: int) -> None:
-        self._pace = Pace(bytes_per_s, HOLD_S_MAX)
+    def __init__(self, pace: Pace, last_id: int) -> None:
+        self._pace = pace
         self._seen_id = last_id
         self._moved_s = float("-inf")
-
-    def bound(self, bytes_per_s: int) -> None:
-        """Change the rate; 0: no limit."""
-        self._pace.bytes_per_s = bytes_per_s
 
     def notice(self, last_id: int, now_s: float) -> None:
         """Note whether an entry was written; called when a mark has moved, at ``now_s`` of Trio's clock."""

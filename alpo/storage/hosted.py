@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,7 +37,7 @@ from .sqlite import SqliteStore
 #: Folders in the data directory; the file that says whose store lies beside it.
 LOGS, DELETED, MARK = "logs", "deleted", "log.json"
 _FORMAT = 1
-_TIME = "%Y%m%dT%H%M%SZ"
+_TIME, _TIME_CHARS = "%Y%m%dT%H%M%SZ", len("20261124T200100Z")
 _RETIRED = "-retired"
 
 
@@ -198,6 +198,27 @@ def move_store(data: Path, store: FoundStore, name: str, now: datetime, *, retir
     except OSError as error:
         raise StoreError(f"{error.filename or folder}: {error.strerror}") from error
     return target
+
+
+def remove_moved(data: Path, may_go: Callable[[bytes, int, bool], bool], before: datetime) -> list[Path]:
+    """Remove the stores that were moved away before this time, if ``may_go`` says so of their cluster, number and of
+    whether they are retired. Returns their folders; one that cannot be removed stays for the next call."""
+    gone = []
+    for folder, mark in _marked(data):
+        name = folder.name.removesuffix(_RETIRED)
+        try:
+            moved = datetime.strptime(name[-_TIME_CHARS:], _TIME).replace(tzinfo=UTC)
+        except ValueError:
+            continue  # renamed by somebody, who then wants it
+        if moved >= before or not may_go(mark.cluster, mark.number, name != folder.name):
+            continue
+        with suppress(OSError):
+            for path in folder.iterdir():  # the mark goes last: without it nobody would finish this
+                if path.name != MARK:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+            shutil.rmtree(folder)
+            gone.append(folder)
+    return gone
 
 
 def _folders(parent: Path) -> Iterator[Path]:

@@ -73,7 +73,8 @@ def add_to(app: typer.Typer) -> None:
 @with_target
 def create(
     target: Target, name: Name, keep: Keep = None, keep_bytes: KeepBytes = None, lead: Lead = None,
-    if_missing: Annotated[bool, typer.Option("--if-missing", help="Do nothing if there is such a log.")] = False,
+    if_missing: Annotated[bool, typer.Option("--if-missing", help="Do nothing if there is such a log, with"
+                                                                  " the options given.")] = False,
 ) -> None:
     """Create a log besides the first one, on the same servers, with LSNs of its own. Done once it has begun.
 
@@ -84,16 +85,7 @@ def create(
     _check(name)
     options = _options(keep, keep_bytes, lead)
 
-    async def made(log: alpo.Log) -> alpo.LogInfo:
-        try:
-            return await log.create_log(name, **options)
-        except alpo.LogExists:
-            found = next((each for each in await log.logs() if each.name == name), None)
-            if not if_missing or found is None:
-                raise
-            return found
-
-    found = ask(target, made, FIRST_NAME)
+    found = ask(target, lambda log: log.create_log(name, **options, if_missing=if_missing), FIRST_NAME)
     target.tell(_keys(found), f"{escape(name)}: log {found.number}")
 
 
@@ -146,8 +138,8 @@ def delete(
     target: Target, name: Name,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for the name again.")] = False,
 ) -> None:
-    """Delete a log, for good. Its servers turn its clients away, and move its files to `deleted/` in their directories,
-    within moments.
+    """Delete a log, for good. Done once no append to it can be acknowledged any more. Its servers move its files to
+    `deleted/` in their directories.
 
     Examples:
         alpo log delete billing --yes

@@ -29,6 +29,9 @@ def test_a_log_from_its_creation_to_its_end(alpo: Alpo, directory: Path) -> None
     (status,) = alpo.lines("status", "--log", "bills")
     assert max(member["last_lsn"] for member in status["members"]) == 2
     assert "exists already" not in alpo.says("log", "create", "bills", "--if-missing", code=0)
+    assert alpo.lines("log", "create", "bills", "--lead", "1", "--if-missing")[0]["number"] == 2
+    other = "alpo: there is a log bills already, with another value of keep_s and lead\n"
+    assert alpo.says("log", "create", "bills", "--if-missing", "--keep", "1d", "--lead", "2", code=1) == other
     assert alpo.says("log", "create", "bills", code=1) == "alpo: there is a log bills already\n"
     assert alpo.lines("log", "delete", "audit", "--yes") == [{"name": "audit", "number": 3}]
     assert alpo.says("log", "delete", "audit", "--yes", code=1) == "alpo: there is no log audit\n"

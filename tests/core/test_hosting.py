@@ -332,6 +332,10 @@ def test_a_log_is_handed_to_the_server_that_should_lead_it_once_that_was_fit_for
     assert handed(FIT_S + 31.0, changing=True) == []
     assert handed(FIT_S + 32.0) == [] and handed(2 * FIT_S + 32.0) == [2]
     assert handed(2 * FIT_S + 33.0) == [] and BETWEEN_S < FIT_S
+    host.balances = False
+    assert handed(4 * FIT_S) == []
+    host.balances = True
+    assert handed(5 * FIT_S) == [2]
 
 
 def test_without_a_wish_logs_are_spread_by_number() -> None:

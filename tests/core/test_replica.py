@@ -11,6 +11,7 @@ from session_leader import CLIENT, random_id
 from alpo.core.changes import ADDRESS_TIMEOUTS
 from alpo.core.handover import Handover
 from alpo.core.members import StartStatus
+from alpo.core.messages import AppendRequest, Envelope
 from alpo.core.ranks import State
 from alpo.core.ready import PeerAddress, Stop, Tick
 from alpo.core.replica import Replica
@@ -78,6 +79,25 @@ def test_answers_to_heartbeats_wait_for_the_next_one() -> None:
     assert leader.leadership is not None
     heard_s = max(peer.heard_s for peer in leader.leadership.peers.values())
     assert heard_s not in steps and steps[-3] < heard_s < steps[-1]
+
+
+def test_heartbeats_of_the_other_logs_leave_together() -> None:
+    cluster = Cluster(3, first_log=False)
+    leader = cluster.elect()
+    every_s, sent = leader.cfg.heartbeat_s, []
+
+    def note(envelope: Envelope) -> bool:
+        if isinstance(envelope.message, AppendRequest) and not envelope.message.entries:
+            sent.append(cluster.now_s)
+        return False
+
+    cluster.run(1.03 * every_s)
+    assert cluster.append(random_id(1), 1, b"one") is not None
+    cluster.run(every_s / 2)  # the entry, and its mark
+    cluster.catches = note
+    cluster.run(10 * every_s)
+    assert len(sent) == 2 * 10
+    assert all(abs(at_s - round(at_s / every_s) * every_s) < every_s / 10 for at_s in sent), sent
 
 
 def test_a_server_back_from_a_partition_deposes_nobody() -> None:

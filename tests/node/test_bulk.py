@@ -10,7 +10,17 @@ from trio.testing import MockClock
 from alpo.node import pages
 from alpo.node.admission import Limits
 from alpo.node.pages import PAGE_ROWS_MAX
-from alpo.node.threads import BUSY_PAGE_BYTES, BUSY_PAGE_ROWS, BUSY_S, ENTRY_BYTES, HOLD_S_MAX, Bulk, Size, weight_of
+from alpo.node.threads import (
+    BUSY_PAGE_BYTES,
+    BUSY_PAGE_ROWS,
+    BUSY_S,
+    ENTRY_BYTES,
+    HOLD_S_MAX,
+    Bulk,
+    Pace,
+    Size,
+    weight_of,
+)
 from alpo.wire.requests import Page, PageColumns, Read, ReadColumns, pack_page
 from alpo.wire.shapes import LONG_BYTES
 
@@ -26,7 +36,7 @@ class Log:
     def __init__(self) -> None:
         self.last_id = 7
 
-        self.bulk = Bulk(10_000, self.last_id)
+        self.bulk = Bulk(Pace(10_000, HOLD_S_MAX), self.last_id)
 
     def grow(self, bulk: Bulk | None = None) -> None:
         self.last_id += 1
@@ -76,7 +86,7 @@ async def test_without_a_bound_and_for_other_reads_pages_are_large(
     ask: Read | ReadColumns, autojump_clock: MockClock,
 ) -> None:
     log = Log()
-    bulk = Bulk(0, log.last_id) if ask is COLUMNS else log.bulk
+    bulk = Bulk(Pace(0, HOLD_S_MAX), log.last_id) if ask is COLUMNS else log.bulk
     log.grow(bulk)
     assert bulk.size(ask, 1 << 20) == LARGE
     if ask is COLUMNS:

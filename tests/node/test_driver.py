@@ -182,6 +182,23 @@ async def test_room_is_told_of_when_bytes_become_fewer() -> None:
 
 
 @pytest.mark.trio
+async def test_the_room_is_that_of_all_logs_together() -> None:
+    one, other = Told(), Told()
+    drivers = [Recorder(one).driver, Recorder(other).driver]
+    bound = drivers[0].inflight_bytes_max
+    for driver in drivers:
+        driver.sharers = drivers
+    one.inflight_bytes = bound
+    assert not drivers[0].full and not drivers[1].full
+    other.inflight_bytes = bound // 2
+    assert drivers[0].full and not drivers[1].full, "a log within its part has room"
+    other.inflight_bytes += 1
+    assert drivers[1].full
+    one.inflight_bytes = 0
+    assert not drivers[0].full and not drivers[1].full
+
+
+@pytest.mark.trio
 async def test_order_holds_for_any_script() -> None:
     """Messages leave when the write that they wait for is on disk, and none before, in random scripts."""
 

@@ -68,7 +68,7 @@ class Log:
         return Span(span.first_id, end_id, 1, 1, bytes(16), span.bytes + size)
 
     def scrubber(self, care: DiskCare) -> Scrubber:
-        return Scrubber(cast(Driver, self), cast(Store, self), care, lambda: round(trio.current_time() * 1000))
+        return Scrubber(cast(Driver, self), cast(Store, self), care, now_ms=lambda: round(trio.current_time() * 1000))
 
     def comparer(self, care: DiskCare, monkeypatch: pytest.MonkeyPatch) -> Comparer:
         async def opened(id: int) -> Log:

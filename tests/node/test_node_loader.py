@@ -8,6 +8,7 @@ from trio.testing import MockClock
 
 from alpo.core.entries import Kind, seal
 from alpo.node.loader import STUCK_S, CatchUpPace
+from alpo.node.threads import Pace
 from alpo.storage.scrub import ROW_BYTES
 
 BODY_BYTES = 900
@@ -29,18 +30,18 @@ async def waits(pace: CatchUpPace, loads: int) -> list[float]:
 
 
 async def test_loads_keep_the_rate(autojump_clock: MockClock) -> None:
-    assert await waits(CatchUpPace(1000, lambda: (5, 5)), 3) == pytest.approx([0, LOAD_S, LOAD_S])
+    assert await waits(CatchUpPace(Pace(1000), lambda: (5, 5)), 3) == pytest.approx([0, LOAD_S, LOAD_S])
 
 
 async def test_without_a_bound_nothing_waits(autojump_clock: MockClock) -> None:
-    assert await waits(CatchUpPace(0, lambda: (5, 5)), 3) == [0, 0, 0]
+    assert await waits(CatchUpPace(Pace(0), lambda: (5, 5)), 3) == [0, 0, 0]
 
 
 async def test_the_rate_is_kept_while_appends_get_through(autojump_clock: MockClock) -> None:
     guaranteed = iter(range(1, 9))
-    assert await waits(CatchUpPace(1000, lambda: (next(guaranteed), 9)), 3) == pytest.approx([0, LOAD_S, LOAD_S])
+    assert await waits(CatchUpPace(Pace(1000), lambda: (next(guaranteed), 9)), 3) == pytest.approx([0, LOAD_S, LOAD_S])
 
 
 async def test_nothing_waits_while_appends_wait_for_those_who_are_behind(autojump_clock: MockClock) -> None:
     assert LOAD_S > STUCK_S
-    assert await waits(CatchUpPace(1000, lambda: (5, 9)), 4) == pytest.approx([0, LOAD_S, 0, 0])
+    assert await waits(CatchUpPace(Pace(1000), lambda: (5, 9)), 4) == pytest.approx([0, LOAD_S, 0, 0])

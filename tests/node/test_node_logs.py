@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from node_rig import Client, Rig, append, connect, connect_raw, founded, random_id, read, rig, until
 
 from alpo.core import requests as q
@@ -15,6 +18,7 @@ from alpo.core.ready import Alarm
 from alpo.core.requests import Code
 from alpo.core.settings import Settings
 from alpo.node.host import Host
+from alpo.node.hosted import LogsCare
 from alpo.storage.hosted import find_stores
 from alpo.wire import requests as w
 
@@ -103,6 +107,53 @@ async def test_a_deleted_log_ends_its_clients_and_leaves_only_its_moved_stores(t
         again = await ask_leader(r, create("billing", b"m" * 16))
         assert again.log.number == 3
         assert await rows(r, 3, "billing") == []
+
+
+@pytest.mark.trio
+async def test_a_deletion_is_told_once_a_majority_of_the_stores_is_moved(tmp_path: Path) -> None:
+    async with rig(3, shelves=tmp_path) as r, trio.open_nursery() as nursery:
+        await ask_leader(r, create("billing"))
+        leader = await r.leader()
+        await until(lambda: all(2 in node.hosted.running for node in r.nodes if node.hosted is not None))
+        goes = {}
+        for node in r.nodes:
+            if node.hosted is not None and node is not leader:
+                goes[node.us.me.id] = trio.Event()
+                node.hosted._move = partial(_move_later, node.hosted._move, goes[node.us.me.id])  # type: ignore
+        told: list[Any] = []
+
+        async def delete() -> None:
+            told.append(await ask_leader(r, q.DeleteLog(1, "billing", b"d" * 16)))
+
+        nursery.start_soon(delete)
+        moved = tmp_path / str(leader.us.me.id) / "deleted"
+        await until(lambda: moved.exists() and len(list(moved.iterdir())) == 1)
+        again = await (await connect(leader.us.address)).ask(q.ListLogs(1))
+        assert again.listing.logs == () and not told
+        goes.popitem()[1].set()
+        await until(lambda: bool(told))
+        assert isinstance(told[0], q.LogDeleted)
+        goes.popitem()[1].set()
+
+
+async def _move_later(move: Callable[[Any], Awaitable[None]], go: trio.Event, action: Any) -> None:
+    await go.wait()
+    await move(action)
+
+
+@pytest.mark.trio
+async def test_the_files_of_a_deleted_log_are_kept_for_as_long_as_is_configured(tmp_path: Path) -> None:
+    async with rig(1, shelves=tmp_path) as r:
+        await (await founded(r)).ask(create("billing"))
+        await led(r, 2)
+        await ask_leader(r, q.DeleteLog(1, "billing", b"d" * 16))
+        folder = tmp_path / "1" / "deleted"
+        assert len(list(folder.iterdir())) == 1
+        host = r.nodes[0]
+        assert host.hosted is not None
+        host.hosted.heed(LogsCare(keep_deleted_s=0.0))
+        await until(lambda: host.driver.counters.events["deleted_log_removed"] == 1)
+        assert not list(folder.iterdir())
 
 
 @pytest.mark.trio

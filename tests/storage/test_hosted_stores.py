@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from alpo.core.hosting.words import NO_LIST, FoundStore, Standing, StoreState
 from alpo.core.members import Identity
 from alpo.storage import hosted, schema
-from alpo.storage.hosted import find_stores, folder_of, make_store, move_store
+from alpo.storage.hosted import find_stores, folder_of, make_store, move_store, remove_moved
 from alpo.storage.interface import StoreError
 
 CLUSTER = b"c" * 16
@@ -114,6 +115,34 @@ def test_killed_while_it_moves_a_store(tmp_path: Path, monkeypatch: pytest.Monke
             assert found == made
             move(data)
         assert stores(data) == [made._replace(state=StoreState.STOPPED, standing=STANDING)]
+
+
+def test_stores_that_were_kept_for_long_enough_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = []
+    for number, retired in ((2, False), (3, False), (3, True)):
+        store = make_store(tmp_path, 1, number, f"log-{number}", CLUSTER)
+        folders.append(move_store(tmp_path, store, f"log-{number}", NOW, retired=retired))
+    (tmp_path / "deleted" / "mine").mkdir()
+    renamed = tmp_path / "deleted" / "2-please-keep-this"
+    shutil.copytree(folders[0], renamed)
+    asked = []
+
+    def may_go(cluster: bytes, number: int, retired: bool) -> bool:
+        asked.append((cluster, number, retired))
+        return retired or number == 2
+
+    assert remove_moved(tmp_path, may_go, NOW) == [] and asked == []
+    later = NOW + timedelta(seconds=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", lambda path: (_ for _ in ()).throw(OSError("the disk is away")))
+        assert remove_moved(tmp_path, may_go, later) == []
+    assert all((folder / "log.json").exists() for folder in folders), "the mark goes last"
+    asked.clear()
+    assert remove_moved(tmp_path, may_go, later) == [folders[0], folders[2]]
+    assert asked == [(CLUSTER, 2, False), (CLUSTER, 3, False), (CLUSTER, 3, True)]
+    assert sorted(path.name for path in (tmp_path / "deleted").iterdir()) == sorted(
+        [renamed.name, "mine", folders[1].name]
+    )
 
 
 def test_a_store_that_is_damaged_is_set_aside(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ Laws:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import anyio
@@ -23,6 +24,8 @@ from alpo.wire import requests as w
 
 from .asking import Asking, Refusals
 
+#: The core's names of options -> those of arguments here.
+_OPTIONS = {"keep_ms": "keep_s", "keep_bytes": "keep_bytes", "bytes_max": "bytes_max", "lead": "lead"}
 #: Seconds between two looks whether a new log has begun.
 _LOOK_S = 0.02
 
@@ -45,24 +48,30 @@ class LogCalls(Asking):
 
     async def create_log(
         self, name: str, *, keep_s: float | None = None, keep_bytes: int | None = None, lead: int | None = None,
-        timeout_s: float | None = None,
+        if_missing: bool = False, timeout_s: float | None = None,
     ) -> LogInfo:
         """Create a log, and wait until it has begun. It begins with the default settings, at LSN 1.
 
         ``keep_s``, ``keep_bytes``: what is older or beyond may be cleaned, as by ``[retention]``; ``lead``: id of the
-        server that should lead it. Raises ValueError for a name that no log can have, `LogExists`, `Refused` (one
-        member is too old to know of logs, or there are too many), `Unavailable` at the deadline: the log may be created
-        all the same.
+        server that should lead it. ``if_missing``: a log of this name will do, if it has the options that are given.
+        Raises ValueError for a name that no log can have, `LogExists`, `Refused` (one member is too old to know of
+        logs, or there are too many), `Unavailable` at the deadline: the log may be created all the same, and the same
+        call with ``if_missing`` is safe.
         """
         seconds = self._seconds(timeout_s)
         give_up_s = anyio.current_time() + seconds
         _need_name(name)
-        options = LogOptions(**_core_options(keep_s, keep_bytes, lead))
-        nonce = self._servers.rng.randbytes(NONCE_BYTES)
-        settings = CoreSettings().to_plain()
-        made = (await self._ask(
-            lambda number: q.CreateLog(number, name, nonce, options, settings), q.LogIs, seconds, _refusals(name)
-        )).log
+        given = _core_options(keep_s, keep_bytes, lead)
+        nonce, settings = self._servers.rng.randbytes(NONCE_BYTES), CoreSettings().to_plain()
+        try:
+            made = (await self._ask(
+                lambda number: q.CreateLog(number, name, nonce, LogOptions(**given), settings), q.LogIs, seconds,
+                _refusals(name),
+            )).log
+        except LogExists:
+            if not if_missing:
+                raise
+            made = await self._named(name, given, give_up_s - anyio.current_time())
         while not made.id:
             if (left_s := give_up_s - anyio.current_time()) <= 0:
                 raise Unavailable(f"the log {name} is created, and has not begun: a majority of the servers must be up")
@@ -72,6 +81,16 @@ class LogCalls(Asking):
                 raise NoSuchLog(f"the log {name} was deleted since", log=name)
             made = there
         return _info(made)
+
+    async def _named(self, name: str, given: Mapping[str, int], timeout_s: float) -> NamedLog:
+        """The log of this name, which has the options that are given. Raises `LogExists` if it has others."""
+        there = (await self._ask(q.ListLogs, q.LogsAre, timeout_s)).listing.named(name)
+        if there is None:
+            raise NoSuchLog(f"the log {name} was deleted since", log=name)
+        other = [_OPTIONS[key] for key, value in given.items() if getattr(there.options, key) != value]
+        if other:
+            raise LogExists(f"there is a log {name} already, with another value of {' and '.join(other)}", log=name)
+        return there
 
     async def logs(self, timeout_s: float | None = None) -> list[LogInfo]:
         """The logs besides the first, by number. Raises `Unavailable`."""
@@ -103,8 +122,9 @@ class LogCalls(Asking):
         )).log)
 
     async def delete_log(self, name: str, timeout_s: float | None = None) -> None:
-        """Delete a log, for good. Its servers stop it within moments, and move its files to ``deleted/`` in their data
-        directories; until then an append to it may still be acknowledged. Raises `NoSuchLog`, `Unavailable`."""
+        """Delete a log, for good; done once no append to it can be acknowledged any more. Its servers move its files to
+        ``deleted/`` in their data directories. Raises `NoSuchLog`, `Unavailable`: the log may be deleted all the same.
+        """
         seconds = self._seconds(timeout_s)
         _need_name(name)
         nonce = self._servers.rng.randbytes(NONCE_BYTES)

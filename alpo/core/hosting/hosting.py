@@ -65,6 +65,8 @@ class Hosting:
         self._said: LogHello | None = None
         self._complained: set[int] = set()
         self._leading = Leading(me, timeout_s)
+        #: True if a log is handed to the server that should lead it.
+        self.balances = True
 
     # -- news -------------------------------------------------------------------------------------------
 
@@ -137,6 +139,8 @@ class Hosting:
                 self._let_go(number, facts, actions)
         told = {**self._told, self.me: {each.number: each for each in self._tell(facts)}}
         self._leading.step(facts, told, self._who, now_s, actions)
+        if self.balances:
+            self._leading.balance(facts, now_s, actions)
         hello = LogHello(tuple(told[self.me].values()))
         if hello != self._said:
             self._said, self._new_peers = hello, []

@@ -113,7 +113,6 @@ class Leading:
                 self._follow(number, runs, facts, now_s, actions)
             else:
                 self._followed.pop(number, None)
-        self._balance(facts, now_s, actions)
 
     def _forget(self, facts: Facts) -> None:
         """Drop what is known of logs that are deleted."""
@@ -182,7 +181,7 @@ class Leading:
             turn = self._turns[number] = self._turns.get(number, -1) + 1
             actions.append(Change(number, changes[turn % len(changes)]))
 
-    def _balance(self, facts: Facts, now_s: float, actions: list[Action]) -> None:
+    def balance(self, facts: Facts, now_s: float, actions: list[Action]) -> None:
         """Hand one log over to the server that should lead it, if that could for long."""
         for number, runs in facts.logs.items():
             log = facts.listing.get(number)
