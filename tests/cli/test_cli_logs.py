@@ -57,6 +57,14 @@ def test_what_is_refused(alpo: Alpo, words: list[str], code: int, why: str) -> N
     assert why in alpo.says(*words, code=code)
 
 
+def test_settings_are_a_log_s_own(alpo: Alpo) -> None:
+    alpo.run("log", "create", "slow")
+    alpo.run("settings", "set", "--log", "slow", "quota_appends_per_s=5")
+    for log, rate in (("slow", 5), ("default", 0)):
+        (shown,) = alpo.lines("settings", "show", "--log", log)
+        assert shown["quota_appends_per_s"] == rate
+
+
 def test_the_files_of_a_log(alpo: Alpo, directory: Path) -> None:
     alpo.run("log", "create", "files")
     alpo.run("append", "--log", "files", "one")

@@ -181,7 +181,7 @@ async def test_a_log_at_its_bytes_max_beside_one_that_is_not(tmp_path: Path, mon
         while not isinstance(answer, w.AppendRefused):
             serial += 1
             answer = await billing.ask(append(id, serial, block))
-            assert serial < 1000
+            assert serial < 200
         assert answer.code == Code.NO_SPACE and serial > 9
         assert answer.detail.startswith("the log holds 1.") and "its bytes_max is 1.0 MiB" in answer.detail
         for client in (audit, audit, first):
@@ -202,3 +202,17 @@ async def test_a_log_at_its_bytes_max_beside_one_that_is_not(tmp_path: Path, mon
         await first.ask(q.SetLog(5, "billing", (("bytes_max", 0),)))
         await until(lambda: server.disk.remarks() == [])
         assert isinstance(await billing.ask(append(id, serial + 1, block)), q.Appended)
+
+
+@pytest.mark.trio
+async def test_a_quota_of_one_log_holds_up_no_client_of_another(tmp_path: Path) -> None:
+    async with rig(1, shelves=tmp_path) as r:
+        first = await founded(r)
+        await first.ask(create("billing"))
+        driver = (await led(r, 2)).hosted.running[2].server.driver  # type: ignore[union-attr]
+        billing, id = await connect(r.addresses[0], log="billing"), random_id()
+        assert isinstance(await billing.ask(q.ChangeSettings(1, (("quota_appends_per_s", 0, 1),))), q.SettingsAre)
+        await billing.send(append(id, 1, *[b"x"] * 500))
+        await until(lambda: driver.counters.quota_waits == 1)
+        assert isinstance(await first.ask(append(id, 1, b"y")), q.Appended)
+        assert r.nodes[0].replica.settings.quota_appends_per_s == 0 and r.nodes[0].driver.counters.quota_waits == 0
