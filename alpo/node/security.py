@@ -60,7 +60,7 @@ def missing_role(rights: Rights, request: type, log: str = FIRST_NAME) -> str:
         return ""
     roles = " or ".join([*needed, "admin"])
     if log == FIRST_NAME and not any("/" in role for role in rights.roles):
-        return roles  # in clusters of one log, nobody needs to know of names
+        return roles  # names mean nothing to those who have one log
     return f"{roles} {'in all logs' if request in OF_CLUSTER else f'in the log {log}'}"
 
 

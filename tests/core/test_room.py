@@ -84,7 +84,7 @@ def test_a_low_server_alone_takes_no_appends_and_no_opens_and_goes_on_with_the_r
 
 
 def test_a_full_log_takes_no_appends_where_it_is_and_goes_on_with_the_rest() -> None:
-    """Its leader stays: the log is as large on every other server."""
+    """A handover would not help: the log is as large on every other server."""
     cluster, leader, _ = cluster_of()
     at, term = leader.me.id, leader.term
     cluster.give(at, Space(Room.PLENTY, 1234, "the log is full"))
