@@ -200,7 +200,8 @@ class TlsTable(_Table):
     )
     verify_hostname: bool = _switch(False)
     roles: dict[str, str] = Field(
-        default={}, description='roles by subject or host name of a certificate: "append", "read" or "admin"'
+        default={}, description='roles by subject or host name of a certificate: "append", "read" or "admin", in some'
+                                ' logs "append/LOG"'
     )
 
     @field_validator(*TLS_FILES, mode="before")
@@ -218,7 +219,8 @@ class TlsTable(_Table):
     def _known(cls, roles: dict[str, str]) -> dict[str, str]:
         for who, role in roles.items():
             if not is_client_role(role):
-                raise _wrong((who,), role, 'must be "append", "read" or "admin": servers need a URI name')
+                raise _wrong((who,), role, 'must be "append", "read" or "admin", or for some logs as'
+                                           ' "append/billing": servers need a URI name')
         return roles
 
 

@@ -6,6 +6,8 @@ Laws:
 * A certificate's rights are its URI names ``alpo://NAME/ROLE``: ROLE is ``peer/ID``, ``append``, ``read`` or
   ``admin``. Several of them add up; those of other NAMEs count for nothing. Host names and subjects give no right, but
   by the table of roles of a server's configuration.
+* ``append``, ``read`` and ``admin`` are roles in all logs; ``append/billing`` is one in the log of that name, and
+  ``append/audit-*`` one in all whose names begin so.
 * Whoever dials sends nothing before the other side's certificate has shown it to be a server of NAME.
 
 `alpo.secure` has the connections; this module imports nothing of TLS, so that a command's help does without it.
@@ -28,7 +30,10 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$"
 FIRST_BYTES = 3
 #: Characters of a subject's values that are shown behind a backslash, so that no value looks like several.
 _SPECIAL, _ESCAPED = re.compile(r'([\\,+="])'), r"\\\1"
-_ROLE = re.compile(r"^alpo://([^/]+)/(?:peer/([1-9][0-9]{0,9})|(append|read|admin))$")
+_ROLE = re.compile(
+    r"^alpo://([^/]+)/(?:peer/([1-9][0-9]{0,9})"
+    r"|((?:append|read|admin)(?:/(?:[a-z0-9][a-z0-9._-]{0,62}|(?:[a-z0-9][a-z0-9._-]{0,61})?\*))?))$"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,8 @@ def tls_given(
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """Rights that a certificate gives. ``subject`` is for people; ``peers``: ids of servers."""
+    """Rights that a certificate gives. ``subject`` is for people; ``roles``: of clients, ``append`` in all logs,
+    ``append/billing`` in one; ``peers``: ids of servers."""
 
     subject: str
     roles: frozenset[str] = frozenset()
@@ -91,6 +97,12 @@ class Rights:
     def __str__(self) -> str:
         held = [*sorted(self.roles), *(f"peer/{id}" for id in sorted(self.peers))]
         return f"{self.subject} ({', '.join(held) or 'no role'})"
+
+    def roles_in(self, log: str) -> set[str]:
+        """The roles in the log of this name, without it."""
+        return {role for role, _, logs in (held.partition("/") for held in self.roles) if not logs or (
+            log.startswith(logs[:-1]) if logs.endswith("*") else log == logs
+        )}
 
 
 def rights_of(certificate: Mapping[str, Any], name: str, roles: Mapping[str, str] | None = None) -> Rights:
@@ -114,12 +126,13 @@ def rights_of(certificate: Mapping[str, Any], name: str, roles: Mapping[str, str
 
 
 def is_client_role(text: str) -> bool:
-    """True for ``append``, ``read`` and ``admin``."""
-    return is_role(text) and "/" not in text
+    """True for ``append``, ``read`` and ``admin``, in all logs or, as in ``append/billing`` and ``read/audit-*``, in
+    some."""
+    return is_role(text) and not text.startswith("peer/")
 
 
 def is_role(text: str) -> bool:
-    """True for ``append``, ``read``, ``admin`` and ``peer/ID``."""
+    """True for what `is_client_role` knows, and for ``peer/ID``."""
     return _ROLE.fullmatch(f"alpo://{NAME_DEFAULT}/{text}") is not None
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from alpo.errors import TlsError
 from alpo.secure import Contexts, SecureSocket, TlsBroken, Trust
-from alpo.tls import Rights, Tls, is_role, rights_of, tls_given
+from alpo.tls import Rights, Tls, is_client_role, is_role, rights_of, tls_given
 from alpo_cli.certificates import Leaf, client_leaf, make, server_leaf
 
 MIB = 1 << 20
@@ -115,15 +115,34 @@ def test_rights_are_the_uri_names_of_this_cluster_and_the_roles_that_the_table_g
 @pytest.mark.parametrize("uri", [
     "alpo://prod/peer/0", "alpo://prod/peer/", "alpo://prod/peer/1x", "alpo://prod/appends", "alpo://prod/append/",
     "alpo://prod/", "alpo:/prod/append", "ALPO://prod/append", "alpo://prod/append\n", "xalpo://prod/append",
-    "alpo://prod.example/append", "alpo:///append", "alpo://prod/a/append",
+    "alpo://prod.example/append", "alpo:///append", "alpo://prod/a/append", "alpo://prod/append/Billing",
+    "alpo://prod/append/a/b", "alpo://prod/append/*-audit", "alpo://prod/append/a*b", "alpo://prod/append/**",
+    "alpo://prod/append/-a", "alpo://prod/append/" + "a" * 64, "alpo://prod/append/" + "a" * 63 + "*",
+    "alpo://prod/peer/1/billing", "alpo://prod/peer/*", "alpo://prod/append/billing\n",
 ])
 def test_what_is_no_role_gives_no_right(uri: str) -> None:
     held = rights_of({"subjectAltName": (("URI", uri),)}, "prod")
     assert not held.roles and not held.peers
 
 
+def test_a_role_may_be_one_in_some_logs() -> None:
+    longest = "a" * 63
+    uris = ("append/billing", "read/audit-*", "admin/default", f"read/{longest}", "append/x.*")
+    held = rights_of({"subjectAltName": tuple(("URI", f"alpo://prod/{role}") for role in uris)}, "prod")
+    assert held.roles == set(uris)
+    assert str(held).endswith(f"(admin/default, append/billing, append/x.*, read/{longest}, read/audit-*)")
+    for log, roles in {
+        "billing": {"append"}, "billing2": set(), "bill": set(), "audit-": {"read"}, "audit-eu": {"read"},
+        "audit": set(), "default": {"admin"}, "": set(), longest: {"read"}, "x.y": {"append"}, "xyz": set(),
+    }.items():
+        assert held.roles_in(log) == roles, log
+    everywhere = Rights("CN=x", frozenset({"append", "read/*"}))
+    assert everywhere.roles_in("default") == everywhere.roles_in("billing") == {"append", "read"}
+
+
 def test_roles_are_known_by_name() -> None:
-    assert all(map(is_role, ("append", "read", "admin", "peer/1")))
+    assert all(map(is_role, ("append", "read", "admin", "peer/1", "read/audit-*")))
+    assert all(map(is_client_role, ("append", "read/audit-*"))) and not is_client_role("peer/1")
     assert not any(map(is_role, ("", "peer", "peer/0", "root", "append,read", "admin\n")))
 
 

@@ -12,6 +12,7 @@ Laws:
 * A leader that is low on space, or damaged, hands over, if enough other voters have space. It takes no appends
   meanwhile: else some append would always be in flight, and the heir would never get its order. A peer counts as low
   only until its next answer says otherwise.
+* A leader whose log is full takes no appends and opens either, and stays: the others' copies are as large.
 * A disk *hangs* once a write has been under way for `ReplicaConfig.disk_patience_s`. A server whose disk hangs gives no
   vote and asks for none (`Replica.may_stand`, `dispatch`). A leader whose disk hangs hands over to a voter that has all
   entries that our disk owes, and is quick (`BETTER_SHARE`). It does so only if such voters are a majority without this
@@ -66,6 +67,7 @@ class Disks:
         self._patience_s = shared.cfg.disk_patience_s
         self._tell_s = TELL_SHARE * min(self._patience_s, shared.cfg.election_timeout_s)
         self._free_bytes = 0
+        self._full_log = ""  # reason why this log takes no appends, though the disk has space
         self.slow_since_s: float | None = None
         self._left_since_s: float | None = None  # the value of ``slow_since_s`` for which we handed over
         self._tried: list[int] = []
@@ -73,7 +75,7 @@ class Disks:
 
     def heard(self, space: Space) -> None:
         """Note the space that the shell found on our disk."""
-        self._free_bytes = space.free_bytes
+        self._free_bytes, self._full_log = space.free_bytes, space.full_log
         if space.room is not self.room:
             self.room = space.room
             name = "space_is_back" if space.room is Room.PLENTY else "low_on_space"
@@ -139,6 +141,8 @@ class Disks:
 
     def why_not(self, replication: Replication) -> str:
         """The reasons why this leader takes no new appends now, for want of space; "" if it does."""
+        if self._full_log:
+            return self._full_log
         low = set(map(_ID, filter(_ROOM, replication.voters)))
         if self.room is Room.PLENTY and (not low or not self._short_of_space(replication, low)):
             return ""
@@ -159,8 +163,9 @@ class Disks:
         own = self._own_room() or replication.own_lack()
         fit = len(replication.voters) - len(lacks) + (members.i_vote and own is None)
         spare = fit - members.latest.majority
-        work = spare >= 0 and self.room is Room.PLENTY
-        return Appends(work, self._sentences(lacks, own), spare if work else 0)
+        work = spare >= 0 and self.room is Room.PLENTY and not self._full_log
+        why = [self._full_log] if self._full_log else []
+        return Appends(work, why + self._sentences(lacks, own), spare if work else 0)
 
     def _own_room(self) -> Lack | None:
         return {Room.PLENTY: None, Room.LOW: Lack.LOW, Room.NONE: Lack.FULL}[self.room]

@@ -84,10 +84,12 @@ class Clean(NamedTuple):
 
 
 class Space(NamedTuple):
-    """The space on our own disk. ``free_bytes`` only goes into texts for people."""
+    """The space on our own disk. ``free_bytes`` only goes into texts for people. ``full_log``: why this log takes no
+    appends here, though the disk has space; "": it takes them."""
 
     room: Room
     free_bytes: int
+    full_log: str = ""
 
 
 class DamageFound(NamedTuple):

@@ -34,6 +34,7 @@ import trio
 
 from alpo.addresses import AddressError, parse_dialled
 from alpo.core import requests as q
+from alpo.core.directory import FIRST_NAME
 from alpo.core.entries import is_random
 from alpo.core.machine.verdicts import Accept
 from alpo.core.ready import Input
@@ -262,10 +263,12 @@ class ClientRequests:
     """Requests of one client and their answers. The ``origin`` of its appends is this object: it takes the replies."""
 
     def __init__(
-        self, link: Outgoing, driver: Poster, services: Services, version: int, rights: Rights | None = None
+        self, link: Outgoing, driver: Poster, services: Services, version: int, rights: Rights | None = None,
+        log: str = FIRST_NAME,
     ) -> None:
-        """``rights``: those of the client's certificate; None: without TLS, all."""
-        self._rights = rights
+        """``rights``: those of the client's certificate; None: without TLS, all. ``log``: the name by which the log was
+        asked for, and rights are judged."""
+        self._rights, self._log = rights, log
         #: The client, for events: its certificate's subject, or its address.
         self.who = rights.subject if rights is not None else "?"
         self._allowed: set[type] = set()  # kinds of requests that came, and that the certificate allows
@@ -313,7 +316,7 @@ class ClientRequests:
 
     def _may(self, rights: Rights, request: w.ClientRequest) -> bool:
         """True if the certificate allows the request; otherwise it is refused, and was never taken."""
-        needed = missing_role(rights, type(request))
+        needed = missing_role(rights, type(request), self._log)
         if not needed:
             self._allowed.add(type(request))
             return True
@@ -425,9 +428,9 @@ class ClientConnection(ClientRequests):
 
     def __init__(
         self, link: Link, poller: Poller, driver: Driver, services: Services,
-        nursery: trio.Nursery, version: int, rights: Rights | None, ahead: Ahead,
+        nursery: trio.Nursery, version: int, rights: Rights | None, log: str, ahead: Ahead,
     ) -> None:
-        super().__init__(link, driver, services, version, rights)
+        super().__init__(link, driver, services, version, rights, log)
         self.link = link
         self._host = link.remote.rpartition(":")[0]  # a closed link knows it no more
         if rights is None:

@@ -258,6 +258,7 @@ class Host:
         known = self.listener.fronts
         for number, each in running.items():
             each.server.cleaner.policy = kept_of(each.log.options, self._retention)
+            each.server.disk.bound(each.log.options.bytes_max)
             if number in known:
                 self.listener.rename(known[number], each.log.name)
         no_blocks = Routes()  # large bodies of other logs go with their entries

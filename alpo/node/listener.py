@@ -247,7 +247,7 @@ class Listener:
         return Code.NO_SUCH_LOG, f"there is no log {name} on this server"
 
     def rename(self, front: Front, name: str) -> None:
-        """Give a log another name; its clients connect again by that."""
+        """Give a log another name; its clients connect again by that, and their rights are judged by it."""
         if front.name != name:
             front.name = name
             self._greet_anew(front)
@@ -432,7 +432,7 @@ class Listener:
             told = told._replace(members=server_hello(self._replica, hello.version, 0).members)
         link.push(encode(told._replace(number=front.number, name=front.name)))
         client = ClientConnection(
-            link, self._poller, front.driver, front.services, nursery, hello.version, rights, front.ahead
+            link, self._poller, front.driver, front.services, nursery, hello.version, rights, front.name, front.ahead
         )
         self.clients[client] = front
         self._of_host[host] += 1

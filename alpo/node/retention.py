@@ -315,6 +315,9 @@ log = structlog.get_logger()
 #: before the next check.
 SPACE_EVERY_S, SPACE_CLOSELY_S, SPACE_SELDOM_S = 1.0, 0.1, 5.0
 _CLOSE_MARKS = 4
+#: Parts of a log's ``bytes_max``: above the first it is looked at as closely as a disk that fills up, and below the
+#: second a log that was full takes appends again.
+_NEAR_PART, _AGAIN_PART = 0.75, 0.95
 _FAR_BYTES = 16 << 30
 #: The reserve, as a part of the low-water mark; the distance above a mark at which it counts as cleared, as a part of
 #: it.
@@ -334,7 +337,8 @@ def judge(before: Room, low_water_bytes: int, disk_free_bytes: int, file_free_by
 
 
 class DiskWatch:
-    """Task that checks the disk and tells the core. ``low_water_bytes`` 0: only failed writes count."""
+    """Task that checks the disk, and the size of the log, and tells the core. ``low_water_bytes`` 0: only failed writes
+    count."""
 
     def __init__(self, driver: Driver, store: Store, stats: WriterStats, low_water_bytes: int) -> None:
         self._driver = driver
@@ -343,12 +347,20 @@ class DiskWatch:
         self._low_water_bytes = low_water_bytes
         self._free_bytes = 0
         self._told = Room.PLENTY
+        self._bytes_max = self._live_bytes = 0
+        self._full_log = ""
         self._wanted = trio.Event()
 
     @property
     def room(self) -> Room:
         """The disk's state, as the core was last told."""
         return self._told
+
+    def bound(self, bytes_max: int) -> None:
+        """Have the log take no appends while its live entries are more; 0: no bound."""
+        if bytes_max != self._bytes_max:
+            self._bytes_max = bytes_max
+            self.look_soon()
 
     def look_soon(self) -> None:
         """Request a check before the next one is due."""
@@ -359,7 +371,7 @@ class DiskWatch:
         while True:
             self._wanted = trio.Event()
             try:
-                disk, file_free_bytes = await in_thread(self._look)
+                disk, file_free_bytes, self._live_bytes = await in_thread(self._look)
             except StoreGone as error:
                 return self._driver.failed(error)
             except StoreError as error:
@@ -375,12 +387,15 @@ class DiskWatch:
         """Seconds until the next check if nobody requests an earlier one."""
         if self._told is not Room.PLENTY or self._free_bytes < _CLOSE_MARKS * self._low_water_bytes:
             return SPACE_CLOSELY_S
+        if self._bytes_max:
+            return SPACE_CLOSELY_S if self._live_bytes > _NEAR_PART * self._bytes_max else SPACE_EVERY_S
         far = self._free_bytes - self._low_water_bytes >= _FAR_BYTES
         return SPACE_SELDOM_S if far else SPACE_EVERY_S
 
-    def _look(self) -> tuple[Volume, int]:
+    def _look(self) -> tuple[Volume, int, int]:
         self._store.check_in_place()
-        return self._store.volume(), self._store.free_bytes()
+        live_bytes = self._store.live_bytes() if self._bytes_max else 0
+        return self._store.volume(), self._store.free_bytes(), live_bytes
 
     def _tell(self, disk: Volume, file_free_bytes: int) -> None:
         self._free_bytes = disk.free_bytes + file_free_bytes
@@ -389,10 +404,18 @@ class DiskWatch:
             room = Room.NONE
         elif disk.total_bytes:
             room = judge(self._told, self._low_water_bytes, disk.free_bytes, file_free_bytes)
-        if room is not self._told or room is not Room.PLENTY:
-            self._told = room
-            self._driver.post(Space(room, self._free_bytes))
+        full = self._why_full()
+        if (room, full) != (self._told, self._full_log) or room is not Room.PLENTY:
+            self._told, self._full_log = room, full
+            self._driver.post(Space(room, self._free_bytes, full))
             self._driver.kick()
+
+    def _why_full(self) -> str:
+        """The reason why the log takes no appends for its size; "" if it does. It is full until it is well below."""
+        if not self._bytes_max or self._live_bytes <= self._bytes_max * (_AGAIN_PART if self._full_log else 1):
+            return ""
+        held, most = size_text(self._live_bytes), size_text(self._bytes_max)
+        return f"the log holds {held}, and its bytes_max is {most}: trim it, or raise that"
 
     def fields(self) -> dict[str, Any]:
         """Status keys of disk space."""
@@ -404,6 +427,11 @@ class DiskWatch:
 
     def remarks(self) -> list[str]:
         """Sentences for an operator; [] while there is enough space."""
+        if self._full_log:
+            return [f"it takes no appends: {self._full_log}", *self._of_disk()]
+        return self._of_disk()
+
+    def _of_disk(self) -> list[str]:
         if self._stats.full:
             return [f"no room for a write, which is tried again until there is: {self._stats.full}"]
         if self._told is Room.PLENTY:

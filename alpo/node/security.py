@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import trio
 
 from alpo.core import requests as q
+from alpo.core.directory import FIRST_NAME
 from alpo.dialling import Way
 from alpo.secure import Contexts, TlsBroken
 from alpo.tls import Rights, Tls
@@ -34,6 +35,8 @@ ALLOWED: dict[str, set[type]] = {
     },
     "peer": {w.Status, w.ListEvents, w.RangeDigest, q.ListCursors, q.ListSessions},
 }
+#: Requests about the cluster, which a role in some logs does not allow.
+OF_CLUSTER = {q.Initialise, q.ChangeMember, q.CreateLog, q.SetLog, q.RenameLog, q.DeleteLog}
 
 
 class TlsConfig(NamedTuple):
@@ -44,13 +47,21 @@ class TlsConfig(NamedTuple):
     roles: Mapping[str, str]
 
 
-def missing_role(rights: Rights, request: type) -> str:
-    """The roles of which one is needed for ``request``, "append or admin"; "" if the certificate has one."""
-    held = {*rights.roles, *(["peer"] if rights.peers else [])}
+def missing_role(rights: Rights, request: type, log: str = FIRST_NAME) -> str:
+    """The roles of which one is needed for ``request`` in the log of this name, "append or admin"; "" if the
+    certificate has one. Who has a role in any log may list the logs."""
+    if request is q.ListLogs:
+        held = {role.partition("/")[0] for role in rights.roles}
+    else:
+        held = set(rights.roles) if request in OF_CLUSTER else rights.roles_in(log)
+    held |= {"peer"} if rights.peers else set()
     needed = [role for role, requests in ALLOWED.items() if request in requests and role != "peer"]
-    if "admin" in held or any(request in ALLOWED[role] for role in held):
+    if "admin" in held or any(request in ALLOWED.get(role, ()) for role in held):
         return ""
-    return " or ".join([*needed, "admin"])
+    roles = " or ".join([*needed, "admin"])
+    if log == FIRST_NAME and not any("/" in role for role in rights.roles):
+        return roles  # names mean nothing to those who have one log
+    return f"{roles} {'in all logs' if request in OF_CLUSTER else f'in the log {log}'}"
 
 
 class Security:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from alpo.addresses import undialled
-from alpo.tls import NAME_PATTERN, is_role
+from alpo.tls import NAME_PATTERN, is_client_role, is_role
 
 from .exits import Failed, UsageProblem, reason
 
@@ -55,8 +55,9 @@ def client_leaf(text: str) -> Leaf:
     """Parse ``ROLE:NAME`` or ``ROLE,ROLE:NAME``. Raises UsageProblem."""
     given, _, name = text.partition(":")
     roles = tuple(given.split(","))
-    if not (_FILE_NAME.fullmatch(name) and all(is_role(role) and "/" not in role for role in roles)):
-        raise UsageProblem(f"--client {text}: ROLE:NAME, such as append:billing; roles are append, read, admin")
+    if not (_FILE_NAME.fullmatch(name) and all(map(is_client_role, roles))):
+        raise UsageProblem(f"--client {text}: ROLE:NAME, such as append:billing; roles are append, read, admin, and"
+                           " append/LOG or append/LO* in some logs")
     return Leaf(name, roles, ())
 
 

@@ -22,11 +22,13 @@ Keep = Annotated[str | None, typer.Option("--keep", metavar="AGE",
 KeepBytes = Annotated[str | None, typer.Option("--keep-bytes", metavar="SIZE",
                                                help="Clean what is beyond: 500M, 20G. 0: as the servers are"
                                                     " configured.")]
+BytesMax = Annotated[str | None, typer.Option("--bytes-max", metavar="SIZE",
+                                              help="Refuse appends while it holds more: 500M, 20G. 0: no bound.")]
 Lead = Annotated[int | None, typer.Option("--lead", metavar="ID", min=0, help="Server that should lead it. 0: any.")]
 #: Units of ages in seconds, and of sizes in bytes.
 _AGES = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-COLUMNS = ["log", "number", "kept for", "kept bytes", "should lead", "id"]
+COLUMNS = ["log", "number", "kept for", "kept bytes", "bytes max", "should lead", "id"]
 
 
 def _check(name: str) -> None:
@@ -36,15 +38,15 @@ def _check(name: str) -> None:
 def _keys(found: alpo.LogInfo) -> dict[str, Any]:
     return {
         "name": found.name, "number": found.number, "id": found.id or None, "keep_age_s": found.keep_s,
-        "keep_bytes": found.keep_bytes, "lead": found.lead,
+        "keep_bytes": found.keep_bytes, "bytes_max": found.bytes_max, "lead": found.lead,
     }
 
 
 def _row(found: alpo.LogInfo) -> list[str]:
     return [
         found.name, str(found.number), "" if found.keep_s is None else f"{found.keep_s:g} s",
-        "" if found.keep_bytes is None else size_text(found.keep_bytes), str(found.lead or ""),
-        found.id or "not begun",
+        "" if found.keep_bytes is None else size_text(found.keep_bytes),
+        "" if found.bytes_max is None else size_text(found.bytes_max), str(found.lead or ""), found.id or "not begun",
     ]
 
 
@@ -58,10 +60,13 @@ def _amount(text: str | None, units: dict[str, int], option: str, example: str) 
     return int(number) * units[unit]
 
 
-def _options(keep: str | None, keep_bytes: str | None, lead: int | None) -> dict[str, Any]:
+def _options(keep: str | None, keep_bytes: str | None, bytes_max: str | None, lead: int | None) -> dict[str, Any]:
     """Arguments of `alpo.Log.create_log` and `set_log`. Raises UsageProblem."""
-    size = _amount(keep_bytes, _SIZES, "--keep-bytes", "20G")
-    return {"keep_s": _amount(keep, _AGES, "--keep", "7d"), "keep_bytes": size, "lead": lead}
+    return {
+        "keep_s": _amount(keep, _AGES, "--keep", "7d"),
+        "keep_bytes": _amount(keep_bytes, _SIZES, "--keep-bytes", "20G"),
+        "bytes_max": _amount(bytes_max, _SIZES, "--bytes-max", "20G"), "lead": lead,
+    }
 
 
 def add_to(app: typer.Typer) -> None:
@@ -72,7 +77,8 @@ def add_to(app: typer.Typer) -> None:
 
 @with_target
 def create(
-    target: Target, name: Name, keep: Keep = None, keep_bytes: KeepBytes = None, lead: Lead = None,
+    target: Target, name: Name, keep: Keep = None, keep_bytes: KeepBytes = None, bytes_max: BytesMax = None,
+    lead: Lead = None,
     if_missing: Annotated[bool, typer.Option("--if-missing", help="Do nothing if there is such a log, with"
                                                                   " the options given.")] = False,
 ) -> None:
@@ -83,7 +89,7 @@ def create(
         alpo append --log billing "one payload"
     """
     _check(name)
-    options = _options(keep, keep_bytes, lead)
+    options = _options(keep, keep_bytes, bytes_max, lead)
 
     found = ask(target, lambda log: log.create_log(name, **options, if_missing=if_missing), FIRST_NAME)
     target.tell(_keys(found), f"{escape(name)}: log {found.number}")
@@ -103,17 +109,19 @@ def list_(target: Target) -> None:
 
 @with_target
 def set_(
-    target: Target, name: Name, keep: Keep = None, keep_bytes: KeepBytes = None, lead: Lead = None,
+    target: Target, name: Name, keep: Keep = None, keep_bytes: KeepBytes = None, bytes_max: BytesMax = None,
+    lead: Lead = None,
 ) -> None:
-    """Change how much of a log is kept, or who should lead it.
+    """Change how much of a log is kept, how much it may hold, or who should lead it.
 
     Examples:
         alpo log set billing --keep 30d
+        alpo log set billing --bytes-max 20G
         alpo log set billing --lead 2
     """
     _check(name)
-    options = _options(keep, keep_bytes, lead)
-    refuse(set(options.values()) == {None}, "nothing to change: give --keep, --keep-bytes or --lead")
+    options = _options(keep, keep_bytes, bytes_max, lead)
+    refuse(set(options.values()) == {None}, "nothing to change: give --keep, --keep-bytes, --bytes-max or --lead")
     found = ask(target, lambda log: log.set_log(name, **options), FIRST_NAME)
     target.tell(_keys(found), f"{escape(name)} is changed")
 

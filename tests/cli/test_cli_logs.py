@@ -14,14 +14,17 @@ def names(alpo: Alpo) -> list[str]:
 
 def test_a_log_from_its_creation_to_its_end(alpo: Alpo, directory: Path) -> None:
     assert alpo.says("log", "create", "billing", "--keep", "7d", code=0) == "billing: log 2\n"
-    (made,) = alpo.lines("log", "create", "audit", "--keep-bytes", "20G", "--lead", "2")
+    (made,) = alpo.lines("log", "create", "audit", "--keep-bytes", "20G", "--lead", "2", "--bytes-max", "30G")
     assert len(made.pop("id")) == 32
-    assert made == {"name": "audit", "number": 3, "keep_age_s": None, "keep_bytes": 20 << 30, "lead": 2}
+    assert made == {
+        "name": "audit", "number": 3, "keep_age_s": None, "keep_bytes": 20 << 30, "bytes_max": 30 << 30, "lead": 2,
+    }
     assert names(alpo) == ["billing", "audit"]
     assert alpo.out("append", "--log", "billing", "one", "two") == "1\n2\n"
     assert alpo.out("append", "to the first") == "1\n"
     assert alpo.out("read", "--log", "billing") == "one\ntwo\n"
     assert alpo.out("read", "--log", "default") == "to the first\n"
+    assert "30.0 GiB" in alpo.out("log", "list")
     (changed,) = alpo.lines("log", "set", "billing", "--keep", "0", "--lead", "1")
     assert (changed["keep_age_s"], changed["lead"]) == (None, 1)
     assert alpo.lines("log", "rename", "billing", "bills") == [{"name": "bills", "number": 2}]
@@ -43,6 +46,7 @@ def test_a_log_from_its_creation_to_its_end(alpo: Alpo, directory: Path) -> None
     (["log", "create", "Billing"], 2, "NAME: a log's name is 1 to 63 characters"),
     (["log", "create", "b", "--keep", "seven"], 2, "--keep seven: a whole number and one of s, m, h, d, as in 7d"),
     (["log", "create", "b", "--keep-bytes", "20"], 2, "one of K, M, G, T, as in 20G, or 0"),
+    (["log", "set", "b", "--bytes-max", "20"], 2, "--bytes-max 20: a whole number and one of K, M, G, T"),
     (["log", "create", "b", "--lead", "9"], 1, "server 9 is not a voting member"),
     (["log", "set", "b"], 2, "nothing to change"),
     (["log", "set", "nothing", "--keep", "1d"], 1, "there is no log nothing"),
@@ -54,6 +58,14 @@ def test_a_log_from_its_creation_to_its_end(alpo: Alpo, directory: Path) -> None
 ])
 def test_what_is_refused(alpo: Alpo, words: list[str], code: int, why: str) -> None:
     assert why in alpo.says(*words, code=code)
+
+
+def test_settings_are_a_log_s_own(alpo: Alpo) -> None:
+    alpo.run("log", "create", "slow")
+    alpo.run("settings", "set", "--log", "slow", "quota_appends_per_s=5")
+    for log, rate in (("slow", 5), ("default", 0)):
+        (shown,) = alpo.lines("settings", "show", "--log", log)
+        assert shown["quota_appends_per_s"] == rate
 
 
 def test_the_files_of_a_log(alpo: Alpo, directory: Path) -> None:

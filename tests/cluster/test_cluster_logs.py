@@ -149,3 +149,19 @@ async def test_one_lost_store_of_one_log(tmp_path: Path) -> None:
         await until(has_all, within_s=90)
         async with connect(running.addresses, timeout_s=30, log="billing") as log:
             assert await log.append(b"20") == 21
+
+
+@pytest.mark.trio
+async def test_a_log_at_its_bytes_max_takes_appends_again_once_it_is_trimmed(tmp_path: Path) -> None:
+    async with cluster(tmp_path, proxied=False) as running:
+        async with connect(running.addresses, timeout_s=30) as log:
+            await log.create_log("billing", bytes_max=1 << 20)
+        async with connect(running.addresses, timeout_s=30, log="billing") as log:
+            with pytest.raises(alpo.NoSpace, match=r"the log holds 1\..* MiB, and its bytes_max is 1.0 MiB"):
+                for _ in range(100):
+                    last = await log.append(b"x" * 100_000, timeout_s=5)
+            async with connect(running.addresses, timeout_s=30) as other:
+                for _ in range(20):
+                    await other.append(b"x" * 100_000)
+            await log.trim(last)
+            assert await log.append(b"goes on", timeout_s=60) == last + 1

@@ -84,6 +84,36 @@ async def test_a_role_that_is_lacking_is_named_and_the_connection_lives_on(tmp_p
 
 
 @pytest.mark.trio
+async def test_roles_in_some_logs(tmp_path: Path) -> None:
+    async with tls_cluster(tmp_path) as running:
+        make(running.certs, "prod", [client_leaf("append/billing:pay"), client_leaf("read/audit-*:auditor")], 30)
+
+        def to(log: str, stem: str) -> alpo.Log:
+            return alpo.connect(running.servers, timeout_s=20, tls=running.tls(stem), log=log)
+
+        async with running.connect("ops") as log:
+            for name in ("billing", "audit-eu"):
+                await log.create_log(name)
+        async with to("audit-eu", "ops") as log:
+            await log.append(b"seen")
+        async with to("billing", "pay") as log:
+            assert await log.append(b"one") == 1
+            with pytest.raises(alpo.Refused, match=r"takes the role read or admin in the log billing"):
+                _ = [record async for record in log.read()]
+        async with to("audit-eu", "auditor") as log:
+            assert [record.payload async for record in log.read()] == [b"seen"]
+        async with to("billing", "auditor") as log:
+            with pytest.raises(alpo.Refused, match=r"CN=auditor \(read/audit-\*\) may not .* admin in the log billing"):
+                _ = [record async for record in log.read()]
+        async with running.connect("pay") as log:
+            with pytest.raises(alpo.Refused, match=r"takes the role append or admin in the log default"):
+                await log.append(b"two")
+            with pytest.raises(alpo.Refused, match=r"takes the role admin in all logs"):
+                await log.delete_log("billing")
+            assert [each.name for each in await log.logs()] == ["billing", "audit-eu"]
+
+
+@pytest.mark.trio
 async def test_a_state_and_a_registry_take_the_roles_that_the_page_says(tmp_path: Path) -> None:
     async with tls_cluster(tmp_path) as running:
         async with running.connect("both") as log, State(log, snapshots="off") as state:

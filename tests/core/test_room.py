@@ -83,6 +83,24 @@ def test_a_low_server_alone_takes_no_appends_and_no_opens_and_goes_on_with_the_r
     ]
 
 
+def test_a_full_log_takes_no_appends_where_it_is_and_goes_on_with_the_rest() -> None:
+    """A handover would not help: the log is as large on every other server."""
+    cluster, leader, _ = cluster_of()
+    at, term = leader.me.id, leader.term
+    cluster.give(at, Space(Room.PLENTY, 1234, "the log is full"))
+    cluster.run(0.3)
+    refused = append(cluster, at, 2, b"second")
+    assert (refused.code, refused.detail) == (Code.NO_SPACE, "the log is full")
+    assert ask(cluster, at, OpenSession("open", "alice", 0, b"n" * 16)).code is Code.NO_SPACE
+    assert isinstance(ask(cluster, at, Trim("trim", 2)), Trimmed)
+    assert leader.leadership is not None
+    assert leader.disks.appends(leader.leadership) == Appends(False, ["the log is full"], 0)
+    cluster.run(5.0)
+    assert cluster.leader is leader and leader.term == term
+    cluster.give(at, Space(Room.PLENTY, 1234))
+    assert isinstance(append(cluster, at, 2, b"second"), Appended)
+
+
 def test_what_is_in_the_log_already_is_answered_as_ever() -> None:
     """The part of a request that is in the log already is acknowledged; its new part is refused."""
     cluster, _, _ = cluster_of(1)

@@ -345,7 +345,7 @@ async def test_a_store_that_fails_is_asked_once_for_all(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(("mode", "held", "status"), [
     ("accept", None, 403), ("dial", Rights("CN=a", frozenset({"append"})), 403),
-    ("require", Rights("CN=b", peers=frozenset({2})), 403),
+    ("require", Rights("CN=b", peers=frozenset({2})), 403), ("require", Rights("CN=c", frozenset({"read/x"})), 403),
 ])
 @pytest.mark.trio
 async def test_payloads_take_a_role_whatever_the_pages_take(mode: str, held: Rights | None, status: int) -> None:
@@ -354,3 +354,14 @@ async def test_payloads_take_a_role_whatever_the_pages_take(mode: str, held: Rig
     visit = site.Visit(b"GET", b"/log?lsn=1", "localhost", held, secure=True)
     answer = await site.Site._payloads(cast(Any, SimpleNamespace(_report=report)), visit)
     assert answer.status == status and b"the role read or admin" in answer.body
+
+
+@pytest.mark.parametrize(("role", "may"), [
+    ("read", True), ("admin", True), ("append", False), ("read/default", True), ("read/billing", False),
+    ("append/default", False),
+])
+def test_the_pages_take_a_role_in_the_first_log(role: str, may: bool) -> None:
+    report = SimpleNamespace(host=SimpleNamespace(security=SimpleNamespace(mode="require")))
+    visit = site.Visit(b"GET", b"/metrics", "localhost", Rights("CN=a", frozenset({role})), secure=True)
+    refused = site.Site._objection(cast(Any, SimpleNamespace(_report=report, auth="cert")), visit)
+    assert (refused is None) == may

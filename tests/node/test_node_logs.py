@@ -17,6 +17,7 @@ from alpo.core.directory import LogOptions
 from alpo.core.ready import Alarm
 from alpo.core.requests import Code
 from alpo.core.settings import Settings
+from alpo.node import retention
 from alpo.node.host import Host
 from alpo.node.hosted import LogsCare
 from alpo.storage.hosted import find_stores
@@ -212,3 +213,57 @@ async def test_a_stop_tells_no_client_that_the_log_is_gone(tmp_path: Path) -> No
         r.nodes[0].stop()
         told = await client.receive()
         assert told is None or told == w.Problem(Code.NOT_READY, "it is stopping")
+
+
+@pytest.mark.trio
+async def test_a_log_at_its_bytes_max_beside_one_that_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "SPACE_EVERY_S", 0.01)
+    monkeypatch.setattr(retention, "SPACE_CLOSELY_S", 0.01)
+    async with rig(1, shelves=tmp_path) as r:
+        first, node = await founded(r), r.nodes[0]
+        assert node.hosted is not None
+        for number, name in ((2, "billing"), (3, "audit")):
+            await first.ask(create(name, bytes([number]) * 16, bytes_max=1 << 20 if number == 2 else 0))
+            await led(r, number)
+        billing, audit = [await connect(r.addresses[0], log=name) for name in ("billing", "audit")]
+        server, id, serial = node.hosted.running[2].server, random_id(), 0
+        block = b"x" * 100_000
+        answer: Any = None
+        while not isinstance(answer, w.AppendRefused):
+            serial += 1
+            answer = await billing.ask(append(id, serial, block))
+            assert serial < 200
+        assert answer.code == Code.NO_SPACE and serial > 9
+        assert answer.detail.startswith("the log holds 1.") and "its bytes_max is 1.0 MiB" in answer.detail
+        for client in (audit, audit, first):
+            assert isinstance(await client.ask(append(random_id(), 1, block * 10)), q.Appended)
+        fields = (await billing.ask(w.Status(8))).fields
+        (told,) = fields["space"]
+        assert told.startswith("it takes no appends: the log holds 1.") and fields["room"] == "plenty"
+        assert fields["appends"]["work"] is False, "and `alpo status` shows it"
+        assert (await audit.ask(w.Status(9))).fields["space"] == []
+
+        assert (await billing.ask(read(start=serial - 1, linearizable=True))).end_lsn == serial - 1
+        assert isinstance(await billing.ask(q.Trim(3, serial - 2)), q.Trimmed)
+        await until(lambda: server.disk.remarks() == [])
+        assert isinstance(await billing.ask(append(id, serial, block)), q.Appended)
+
+        await first.ask(q.SetLog(4, "billing", (("bytes_max", 1),)))
+        await until(lambda: server.disk.remarks() != [])
+        await first.ask(q.SetLog(5, "billing", (("bytes_max", 0),)))
+        await until(lambda: server.disk.remarks() == [])
+        assert isinstance(await billing.ask(append(id, serial + 1, block)), q.Appended)
+
+
+@pytest.mark.trio
+async def test_a_quota_of_one_log_holds_up_no_client_of_another(tmp_path: Path) -> None:
+    async with rig(1, shelves=tmp_path) as r:
+        first = await founded(r)
+        await first.ask(create("billing"))
+        driver = (await led(r, 2)).hosted.running[2].server.driver  # type: ignore[union-attr]
+        billing, id = await connect(r.addresses[0], log="billing"), random_id()
+        assert isinstance(await billing.ask(q.ChangeSettings(1, (("quota_appends_per_s", 0, 1),))), q.SettingsAre)
+        await billing.send(append(id, 1, *[b"x"] * 500))
+        await until(lambda: driver.counters.quota_waits == 1)
+        assert isinstance(await first.ask(append(id, 1, b"y")), q.Appended)
+        assert r.nodes[0].replica.settings.quota_appends_per_s == 0 and r.nodes[0].driver.counters.quota_waits == 0

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from frame_samples import OTHERS, OTHERS_5, OTHERS_TOO
-from node_rig import rig
+from node_rig import Client, append, random_id, read, rig
+from test_node_logs import create, led
 from test_security import REQUESTS
-from tls_kit import Open, certificates, greeted, leaf, security_of
+from tls_kit import Open, certificates, greeted, leaf, security_of, tls_of
 
+from alpo.core import requests as q
 from alpo.core.requests import Code
 from alpo.node.security import missing_role
 from alpo.secure import Contexts
-from alpo.tls import Rights
+from alpo.tls import Rights, Tls
 from alpo.wire import requests as w
 
 SAMPLES: dict[type, Any] = {
@@ -45,3 +48,40 @@ async def test_what_a_role_does_not_allow_is_refused_and_the_connection_lives_on
             node = servers.nodes[0]
             assert node.replica.last_id == 0 and not node.replica.first_start.started  # nothing of it was done
             assert node.driver.counters.events["no_right"] == len(refused)
+
+
+@pytest.mark.trio
+async def test_a_role_in_some_logs_is_judged_by_the_name_in_the_hello(tmp_path: Path) -> None:
+    certs = certificates(tmp_path / "certs")
+    writes, reads = leaf(certs, "w", "append/billing"), leaf(certs, "r", "read/audit-*")
+    async with rig(security=lambda id: security_of(certs, id), shelves=tmp_path) as servers, AsyncExitStack() as stack:
+        async def come(tls: Tls, log: str = "") -> Client:
+            opened = Open(servers.addresses[0], Contexts.load(tls).client)
+            return await greeted((await stack.enter_async_context(opened))[1], log)
+
+        ops = await come(tls_of(certs, "ops"))
+        assert await ops.ask(q.Initialise(1)) == w.Done(1, 0)
+        await servers.leader()
+        for number, name in enumerate(("billing", "audit-eu"), 2):
+            assert isinstance(await ops.ask(create(name, bytes([number]) * 16)), q.LogIs)
+            await led(servers, number)
+        billing = await come(writes, "billing")
+        assert isinstance(await billing.ask(append(random_id(), 1, b"one")), q.Appended)
+        for request, needed in ((read(start=1), "read or admin"), (q.Trim(1, 1), "admin")):
+            refused = await billing.ask(request)
+            assert refused.code == Code.NO_RIGHT and refused.detail == (
+                f"CN=w (append/billing) may not do this: it takes the role {needed} in the log billing"
+            )
+        assert isinstance(await ops.ask(q.RenameLog(1, "billing", "invoices")), q.LogIs)
+        assert await billing.receive() is None, "its right was one in the log of the former name"
+        for name, log in (("invoices", "invoices"), ("audit-eu", "audit-eu"), ("", "default")):
+            refused = await (await come(writes, name)).ask(append(random_id(), 1, b"no"))
+            assert isinstance(refused, w.AppendRefused) and refused.code == Code.NO_RIGHT
+            assert refused.detail.endswith(f"it takes the role append or admin in the log {log}")
+        first = await come(writes)
+        assert isinstance(await first.ask(q.ListLogs(2)), q.LogsAre)
+        refused = await first.ask(create("more"))
+        assert refused.code == Code.NO_RIGHT and refused.detail.endswith("the role admin in all logs")
+        for name, code in (("audit-eu", None), ("invoices", Code.NO_RIGHT), ("", Code.NO_RIGHT)):
+            answer = await (await come(reads, name)).ask(read(start=1))
+            assert getattr(answer, "code", None) == code, (name, answer)

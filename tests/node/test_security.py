@@ -13,7 +13,7 @@ from node_rig import rig
 from alpo.core import requests as q
 from alpo.core.requests import Code
 from alpo.node.client_connection import APPENDS, ClientRequests
-from alpo.node.security import ALLOWED, Security, TlsConfig, missing_role
+from alpo.node.security import ALLOWED, OF_CLUSTER, Security, TlsConfig, missing_role
 from alpo.secure import first_end_s
 from alpo.testing.connections import ServerEnd
 from alpo.tls import Rights, Tls
@@ -39,6 +39,22 @@ def test_what_is_not_named_is_for_admins_alone(kind: type, role: str) -> None:
     may = role == "admin" or kind in ALLOWED[role]
     assert (missing_role(ROLES[role], kind) == "") == may
     assert missing_role(Rights("CN=x"), kind).split(" or ")[-1] == "admin"
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_a_role_in_one_log_allows_what_the_role_does_but_nothing_of_the_cluster(kind: type) -> None:
+    in_log = {role: Rights("CN=x", frozenset({f"{role}/billing"})) for role in ("append", "read", "admin")}
+    for role, rights in in_log.items():
+        of_cluster = kind in OF_CLUSTER
+        assert of_cluster == (kind in (q.Initialise, q.ChangeMember, *get_args(q.LogRequest)) and kind != q.ListLogs)
+        may = not of_cluster and not missing_role(ROLES[role], kind)
+        assert (missing_role(rights, kind, "billing") == "") == may
+        elsewhere = missing_role(rights, kind, "default")
+        assert (elsewhere == "") == (kind is q.ListLogs), "who has a right somewhere may see which logs there are"
+        assert elsewhere.endswith(
+            "" if kind is q.ListLogs else "admin in all logs" if of_cluster else "admin in the log default"
+        )
+        assert missing_role(ROLES[role], kind, "billing").partition(" in ")[0] == missing_role(ROLES[role], kind)
 
 
 #: Requests that no other role than `admin` may make.

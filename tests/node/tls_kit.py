@@ -125,10 +125,10 @@ class Open:
         await trio.aclose_forcefully(self._stream)
 
 
-async def greeted(stream: SecureStream) -> Client:
+async def greeted(stream: SecureStream, log: str = "") -> Client:
     """A client on ``stream`` that has said hello."""
     client = Client(cast(Any, stream))
-    client.hello = await client.greet(w.ClientHello(w.VERSION, b"", "test"))
+    client.hello = await client.greet(w.ClientHello(w.VERSION, b"", "test", log))
     assert isinstance(client.hello, w.ServerHello), client.hello
     return client
 

@@ -150,7 +150,7 @@ async def operating(log: Log, since: datetime) -> None:
     assert_type(made, BackupInfo)
     assert_type((made.first_lsn, made.last_lsn, made.bytes), tuple[int, int, int])
     await log.init()
-    billing = await log.create_log("billing", keep_s=60.0, keep_bytes=1 << 30, lead=2)
+    billing = await log.create_log("billing", keep_s=60.0, keep_bytes=1 << 30, lead=2, bytes_max=1 << 34)
     assert_type(billing, LogInfo)
     assert_type((billing.name, billing.number, billing.id), tuple[str, int, str])
     assert_type((billing.keep_s, billing.keep_bytes, billing.lead), tuple[float | None, int | None, int | None])

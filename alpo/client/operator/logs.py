@@ -33,7 +33,8 @@ _LOOK_S = 0.02
 @dataclass(frozen=True, slots=True)
 class LogInfo:
     """One log besides the first. ``id``: in hex, "" until it has begun. ``keep_s``, ``keep_bytes``: how much of it is
-    kept; ``lead``: the server that should lead it; None: as the servers are configured, and any server."""
+    kept; ``lead``: the server that should lead it; ``bytes_max``: what it may hold before appends are refused; None: as
+    the servers are configured, any server, and no bound."""
 
     name: str
     number: int
@@ -41,6 +42,7 @@ class LogInfo:
     keep_s: float | None
     keep_bytes: int | None
     lead: int | None
+    bytes_max: int | None
 
 
 class LogCalls(Asking):
@@ -48,20 +50,21 @@ class LogCalls(Asking):
 
     async def create_log(
         self, name: str, *, keep_s: float | None = None, keep_bytes: int | None = None, lead: int | None = None,
-        if_missing: bool = False, timeout_s: float | None = None,
+        bytes_max: int | None = None, if_missing: bool = False, timeout_s: float | None = None,
     ) -> LogInfo:
         """Create a log, and wait until it has begun. It begins with the default settings, at LSN 1.
 
-        ``keep_s``, ``keep_bytes``: what is older or beyond may be cleaned, as by ``[retention]``; ``lead``: id of the
-        server that should lead it. ``if_missing``: a log of this name will do, if it has the options that are given.
-        Raises ValueError for a name that no log can have, `LogExists`, `Refused` (one member is too old to know of
-        logs, or there are too many), `Unavailable` at the deadline: the log may be created all the same, and the same
-        call with ``if_missing`` is safe.
+        ``keep_s``, ``keep_bytes``: what is older or beyond may be cleaned, as by ``[retention]``; ``bytes_max``: while
+        it holds more than that, appends raise `NoSpace`; ``lead``: id of the server that should lead it.
+        ``if_missing``: a log of this name will do, if it has the options that are given. Raises ValueError for a name
+        that no log can have, `LogExists`, `Refused` (one member is too old to know of logs, or there are too many),
+        `Unavailable` at the deadline: the log may be created all the same, and the same call with ``if_missing`` is
+        safe.
         """
         seconds = self._seconds(timeout_s)
         give_up_s = anyio.current_time() + seconds
         _need_name(name)
-        given = _core_options(keep_s, keep_bytes, lead)
+        given = _core_options(keep_s, keep_bytes, bytes_max, lead)
         nonce, settings = self._servers.rng.randbytes(NONCE_BYTES), CoreSettings().to_plain()
         try:
             made = (await self._ask(
@@ -98,14 +101,14 @@ class LogCalls(Asking):
 
     async def set_log(
         self, name: str, *, keep_s: float | None = None, keep_bytes: int | None = None, lead: int | None = None,
-        timeout_s: float | None = None,
+        bytes_max: int | None = None, timeout_s: float | None = None,
     ) -> LogInfo:
         """Change what was given when the log was created; 0 takes a value back, None leaves it as it is. Raises
         `NoSuchLog`, `Refused`, `Unavailable`; ValueError if there is nothing to change."""
         seconds = self._seconds(timeout_s)
-        changes = tuple(_core_options(keep_s, keep_bytes, lead).items())
+        changes = tuple(_core_options(keep_s, keep_bytes, bytes_max, lead).items())
         if not changes:
-            raise ValueError("nothing to change: keep_s, keep_bytes or lead")
+            raise ValueError("nothing to change: keep_s, keep_bytes, bytes_max or lead")
         _need_name(name)
         return _info((await self._ask(
             lambda number: q.SetLog(number, name, changes), q.LogIs, seconds, _refusals(name)
@@ -137,7 +140,9 @@ def _need_name(name: str) -> None:
         raise ValueError(f"{name!r}: {LOG_NAME_WANTED}")
 
 
-def _core_options(keep_s: float | None, keep_bytes: int | None, lead: int | None) -> dict[str, int]:
+def _core_options(
+    keep_s: float | None, keep_bytes: int | None, bytes_max: int | None, lead: int | None
+) -> dict[str, int]:
     """The core's names and units of the options that are given. Raises TypeError, ValueError."""
     found: dict[str, int] = {}
     if keep_s is not None:
@@ -146,7 +151,7 @@ def _core_options(keep_s: float | None, keep_bytes: int | None, lead: int | None
         if not 0 <= keep_s <= INT_MAX / 1000:
             raise ValueError(f"keep_s is 0 or more seconds, not {keep_s}")
         found["keep_ms"] = round(keep_s * 1000)
-    for name, value in (("keep_bytes", keep_bytes), ("lead", lead)):
+    for name, value in (("keep_bytes", keep_bytes), ("bytes_max", bytes_max), ("lead", lead)):
         if value is not None:
             need_int(**{name: value})
             if not 0 <= value <= INT_MAX:
@@ -159,7 +164,7 @@ def _info(log: NamedLog) -> LogInfo:
     options = log.options
     return LogInfo(
         log.name, log.number, log.id.hex(), options.keep_ms / 1000 if options.keep_ms else None,
-        options.keep_bytes or None, options.lead or None,
+        options.keep_bytes or None, options.lead or None, options.bytes_max or None,
     )
 
 

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import trio
 
 from alpo.addresses import parse_address
+from alpo.core.directory import FIRST_NAME
 from alpo.node.compare import Inquiry, Unusable
 from alpo.node.driver import wall_ms
 from alpo.node.pages import OutOfRange
@@ -284,7 +285,9 @@ class Site:
         mode, rights = self._report.host.security.mode, visit.rights
         if mode == "require" and not visit.secure:
             return Answer.text(403, "this server speaks TLS only here: use https")
-        if self.auth != "cert" or (rights is not None and ({"read", "admin"} & rights.roles or rights.peers)):
+        if self.auth != "cert" or (
+            rights is not None and ({"read", "admin"} & rights.roles_in(FIRST_NAME) or rights.peers)
+        ):
             return None
         held = str(rights) if visit.secure and rights is not None else "no certificate"
         return Answer.text(403, f"{held}: this takes a certificate with the role read or admin")

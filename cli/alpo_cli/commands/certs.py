@@ -32,8 +32,9 @@ def make_(
     server: Annotated[list[str] | None, typer.Option("--server", metavar="ID=HOST[,HOST]",
                                                      help="A server's certificate; can be given again.")] = None,
     client: Annotated[list[str] | None, typer.Option("--client", metavar="ROLE:NAME",
-                                                     help="A client's certificate: append, read or admin, or several"
-                                                          " joined by commas; can be given again.")] = None,
+                                                     help="A client's certificate: append, read or admin, in some logs"
+                                                          " append/LOG or append/LO*, or several joined by commas; can"
+                                                          " be given again.")] = None,
     name: Annotated[str, typer.Option("--name", metavar="NAME",
                                       help="The cluster's name in certificates.")] = NAME_DEFAULT,
     days: Annotated[int, typer.Option("--days", help="How long they are good for.")] = DAYS_DEFAULT,
