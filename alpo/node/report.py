@@ -23,6 +23,7 @@ from alpo.wire import requests as w
 from .admission import Limits
 from .client_connection import ClientConnection
 from .driver import wall_ms
+from .hosted import LogState
 from .listener import Listener
 from .log_server import LogServer
 from .pages import Extent, extent_to
@@ -74,6 +75,10 @@ class Hosting(Protocol):
     peers: Peers
     listener: Listener
     leaving: bool
+
+    def reports(self) -> dict[str, Report]: ...
+
+    def states(self) -> list[LogState]: ...
 
 
 @dataclass

@@ -147,7 +147,7 @@ def status_fields(
             for m in replica.members.latest.members
         ],
         "member_change": member_change(replica, peers),
-        "incarnation": us.me.incarnation.hex(),
+        "incarnation": replica.me.incarnation.hex(),
         "timers_ms": list(us.timers_ms),
         "peers": peer_fields(peers),
         "appends": None if appends is None else appends._asdict(),
@@ -223,11 +223,13 @@ class Growth:
         """Status keys of disk size and growth; None for what is unknown. Reads the store: for a thread. Raises
         `StoreError`."""
         volume = self._store.volume()
-        rate = bytes_a_day(list(self._samples), self._sample())
+        now = self._sample()
+        rate = bytes_a_day(list(self._samples), now)
         days = None
         if rate is not None and rate > 0 and volume.total_bytes:
             days = round((volume.free_bytes + self._store.free_bytes()) / rate, 1)
         return {
+            "live_bytes": now.live_bytes,
             "disk_total_bytes": volume.total_bytes or None,
             "disk_free_bytes": volume.free_bytes if volume.total_bytes else None,
             "growth_bytes_per_day": rate,

@@ -7,22 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_rig import Client, Rig, append, connect, connect_raw, founded, random_id, read, rig, until
+from node_rig import Client, Rig, append, connect, connect_raw, create, founded, random_id, read, rig, until
 
 from alpo.core import requests as q
-from alpo.core.directory import LogOptions
 from alpo.core.ready import Alarm
 from alpo.core.requests import Code
-from alpo.core.settings import Settings
 from alpo.node.host import Host
 from alpo.storage.hosted import find_stores
 from alpo.wire import requests as w
-
-NONCE = b"n" * 16
-
-
-def create(name: str, nonce: bytes = NONCE, **options: int) -> q.CreateLog:
-    return q.CreateLog(1, name, nonce, LogOptions(**options), Settings().to_plain())
 
 
 async def ask_leader(r: Rig, request: Any) -> Any:
