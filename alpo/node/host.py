@@ -23,7 +23,7 @@ import trio
 
 from alpo._version import __version__, build
 from alpo.core.config import ReplicaConfig
-from alpo.core.directory import FIRST_NAME, LogOptions, NamedLog
+from alpo.core.directory import FIRST_NAME, FIRST_NUMBER, LogOptions, NamedLog
 from alpo.core.disk_space import TELL_SHARE
 from alpo.core.members import INCARNATION_BYTES, Configured, Identity
 from alpo.core.requests import ChangeMember, Code, CreateLog, Initialise, LogRequest
@@ -264,16 +264,17 @@ class Host:
             for number, each in running.items()
         ])
 
-    def reports(self) -> dict[str, Report]:
-        """The accounts of the logs that run here, the first before the others, by their names."""
+    def reports(self) -> list[tuple[int, str, Report]]:
+        """Number, name and account of each log that runs here, the first before the others."""
         others = self.hosted.running if self.hosted is not None else {}
-        return {FIRST_NAME: self.report} | {
-            each.log.name: self._services[number].report for number, each in others.items()
-        }
+        return [(FIRST_NUMBER, FIRST_NAME, self.report)] + [
+            (number, each.log.name, self._services[number].report) for number, each in others.items()
+        ]
 
     def states(self) -> list[LogState]:
-        """The logs besides the first as they stand here, by number."""
-        return self.hosted.states() if self.hosted is not None else []
+        """The logs as they stand here, the first before the others."""
+        first = LogState(FIRST_NUMBER, FIRST_NAME, "ready" if self.replica.first_start.started else "creating")
+        return [first, *(self.hosted.states() if self.hosted is not None else ())]
 
     def _create_log(self, client: ClientRequests, ask: CreateLog) -> None:
         """Have a log created, unless a member could not read of it."""

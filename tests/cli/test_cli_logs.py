@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from alpo_command import Alpo
+from alpo_command import Alpo, until
 
 
 def names(alpo: Alpo) -> list[str]:
-    return [row["name"] for row in alpo.lines("log", "list")]
+    return [row["name"] for row in alpo.lines("log", "list") if row["state"] != "deleting"]
 
 
 def test_a_log_from_its_creation_to_its_end(alpo: Alpo, directory: Path) -> None:
@@ -18,10 +18,19 @@ def test_a_log_from_its_creation_to_its_end(alpo: Alpo, directory: Path) -> None
     assert len(made.pop("id")) == 32
     assert made == {"name": "audit", "number": 3, "keep_age_s": None, "keep_bytes": 20 << 30, "lead": 2}
     assert names(alpo) == ["billing", "audit"]
+    assert "logs besides the first: 2 " in alpo.says("status", code=0)
     assert alpo.out("append", "--log", "billing", "one", "two") == "1\n2\n"
     assert alpo.out("append", "to the first") == "1\n"
     assert alpo.out("read", "--log", "billing") == "one\ntwo\n"
     assert alpo.out("read", "--log", "default") == "to the first\n"
+    until(lambda: all(row["behind"] == [] and row["leader"] for row in alpo.lines("log", "list")))
+    (listed, _) = alpo.lines("log", "list")
+    assert [listed[key] for key in ("name", "state", "first_lsn", "last_lsn", "why")] == ["billing", "ready", 1, 2, []]
+    assert listed["leader"] in (1, 2, 3) and listed["bytes"] > 0 and listed["behind"] == []
+    (status,) = alpo.lines("status")
+    assert [[log["name"] for log in member["logs"]] for member in status["members"]] == 3 * [
+        ["default", "billing", "audit"]
+    ]
     (changed,) = alpo.lines("log", "set", "billing", "--keep", "0", "--lead", "1")
     assert (changed["keep_age_s"], changed["lead"]) == (None, 1)
     assert alpo.lines("log", "rename", "billing", "bills") == [{"name": "bills", "number": 2}]
@@ -33,7 +42,7 @@ def test_a_log_from_its_creation_to_its_end(alpo: Alpo, directory: Path) -> None
     assert alpo.lines("log", "delete", "audit", "--yes") == [{"name": "audit", "number": 3}]
     assert alpo.says("log", "delete", "audit", "--yes", code=1) == "alpo: there is no log audit\n"
     assert names(alpo) == ["bills"]
-    assert [row["name"] for row in alpo.lines("log", "list", "--log", "bills")] == ["bills"]
+    assert [row["name"] for row in alpo.lines("log", "list", "--log", "bills") if row["state"] == "ready"] == ["bills"]
 
 
 @pytest.mark.parametrize(("words", "code", "why"), [

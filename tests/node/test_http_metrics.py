@@ -196,7 +196,7 @@ async def test_many_logs_are_collected_in_several_passes(tmp_path: Path, monkeyp
     async with rig(1, shelves=tmp_path) as found:
         await founded(found)
         node = found.nodes[0]
-        reports = dict.fromkeys(["default", *(f"log{n}" for n in range(20))], node.report)
+        reports = [(1, "default", node.report), *((n, f"log{n}", node.report) for n in range(2, 22))]
         monkeypatch.setattr(node, "reports", lambda: reports)
         of_one = metrics.of_log
 

@@ -277,7 +277,6 @@ def _server(report: Report, status: dict[str, Any]) -> Iterator[tuple[str, list[
     host, counters = report.host, report.log.driver.counters
     yield "info", [((__version__, report.replica.cluster.hex(), str(host.us.me.id), str(VERSION)), 1)]
     states = Counter(log.state for log in host.states())
-    states["ready" if report.replica.first_start.started else "creating"] += 1
     yield "logs", [((state,), states[state]) for state in STATES]
     yield "clients", [((), host.listener.count)]
     yield "clients_limit", [((), host.limits.client_connections_max)]
@@ -350,7 +349,7 @@ def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
     return found
 
 
-async def _add(reports: list[tuple[str, Report]], found: dict[str, list[Sample]]) -> None:
+async def _add(reports: list[tuple[int, str, Report]], found: dict[str, list[Sample]]) -> None:
     """Add the samples of these logs to those ``found``, but for a log whose store cannot be read."""
     answers: dict[str, tuple[dict[str, Any], Lookups]] = {}
 
@@ -359,9 +358,9 @@ async def _add(reports: list[tuple[str, Report]], found: dict[str, list[Sample]]
             answers[name] = await report.status(wall_ms()), await report.lookups()
 
     async with trio.open_nursery() as nursery:
-        for name, report in reports:
+        for _, name, report in reports:
             nursery.start_soon(ask, name, report)
-    for name, report in reports:
+    for _, name, report in reports:
         if name in answers:
             for family, samples in of_log(report, name, *answers[name]).items():
                 found[family].extend(samples)
@@ -391,7 +390,7 @@ class Metrics(Collector):
     async def text(self) -> bytes:
         """All metrics as text. Raises `alpo.storage.interface.StoreError` if the first log's store cannot be read."""
         status = await self._report.status(wall_ms())
-        (name, report), *others = self._report.host.reports().items()
+        (_, name, report), *others = self._report.host.reports()
         found = of_server(report, status) | of_log(report, name, status, await report.lookups())
         for first in range(0, len(others), LOGS_A_PASS):
             await _add(others[first : first + LOGS_A_PASS], found)
