@@ -56,13 +56,14 @@ _WORST_FIRST = (Verdict.BAD, Verdict.WARN)
 
 class Finding(NamedTuple):
     """Result of one check. ``check`` and ``server``: its subject, None for the whole cluster; ``says``: the sentence;
-    ``do``: the remedy, "" if nothing is to be done."""
+    ``do``: the remedy, "" if nothing is to be done; ``log``: the log's name, if it is about another than the first."""
 
     check: str
     verdict: Verdict
     server: int | None
     says: str
     do: str = ""
+    log: str | None = None
 
 
 def worst(findings: Sequence[Finding]) -> Verdict:

@@ -37,6 +37,9 @@ def test_a_log_from_its_creation_to_its_end(alpo: Alpo, directory: Path) -> None
     assert alpo.out("read", "--log", "bills") == "one\ntwo\n"
     (status,) = alpo.lines("status", "--log", "bills")
     assert max(member["last_lsn"] for member in status["members"]) == 2
+    found = [row for row in alpo.lines("doctor") if row["check"] == "logs"]
+    assert found[0]["says"].startswith("2 besides the first") and found[0]["verdict"] == "ok"
+    assert "did not tell" not in "".join(row["says"] for row in found)
     assert "exists already" not in alpo.says("log", "create", "bills", "--if-missing", code=0)
     assert alpo.says("log", "create", "bills", code=1) == "alpo: there is a log bills already\n"
     assert alpo.lines("log", "delete", "audit", "--yes") == [{"name": "audit", "number": 3}]
