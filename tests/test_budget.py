@@ -19,13 +19,13 @@ ROOT = Path(__file__).parents[1]
 #: and 1,150 of sim; servers that host several logs, with their messages, files and
 #: clients, 1,400 more of alpo; `--log` is an option of every command of a cluster.
 BUDGET = {
-    "lines of alpo": 52_600,
-    "lines of cli": 10_800,
+    "lines of alpo": 52_850,
+    "lines of cli": 10_850,
     "lines of sim": 18_750,
     "lines of tests": 71_600,
     "files of alpo, cli and sim": 342,
     "options of alpo and alpo-pipeline": 699,
-    "words of docs and README": 64_300,
+    "words of docs and README": 64_750,
 }
 #: The part of a number that may be left over.
 SPARE = 1 / 20
