@@ -16,8 +16,9 @@ from visits import visit
 from alpo.core import requests as q
 from alpo.core.ready import Alarm
 from alpo.node.host import Host
+from alpo.node.hosted import STATES
 from alpo.node.http import metrics, site
-from alpo.node.http.metrics import FAMILIES, STATES, of_log
+from alpo.node.http.metrics import FAMILIES, of_log
 from alpo.wire import requests as w
 
 pytestmark = pytest.mark.usefixtures("patient")
