@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from alpo.core.members import CAUGHT_UP_ENTRIES
 from alpo.core.settings import size_text as size
 
-from .standing import OUTSIDE, Cluster, Row, growth, lag_of, lag_text, may_fail, span
+from .standing import OUTSIDE, Cluster, Row, growth, lag_of, lag_text, logs_of, may_fail, span
 
 #: Limits as shares of the election timeout: 99th percentile of fsyncs, round trips, the oldest write under way.
 FSYNC_WARN, FSYNC_BAD, ROUND_TRIP_WARN, WRITE_WARN, WRITE_BAD = 0.25, 0.5, 0.25, 0.25, 1.0
@@ -56,13 +56,14 @@ _WORST_FIRST = (Verdict.BAD, Verdict.WARN)
 
 class Finding(NamedTuple):
     """Result of one check. ``check`` and ``server``: its subject, None for the whole cluster; ``says``: the sentence;
-    ``do``: the remedy, "" if nothing is to be done."""
+    ``do``: the remedy, "" if nothing is to be done; ``log``: the log's name, if it is about another than the first."""
 
     check: str
     verdict: Verdict
     server: int | None
     says: str
     do: str = ""
+    log: str | None = None
 
 
 def worst(findings: Sequence[Finding]) -> Verdict:
@@ -485,6 +486,19 @@ def _elections(elections: int | None, handovers: int) -> Iterator[Finding]:
     )
 
 
+def _logs(cluster: Cluster) -> Iterator[Finding]:
+    """Report logs that have stopped on a server; all is said of the first log by the other checks."""
+    logs = logs_of(cluster.there)[1:]
+    for log in logs:
+        for server, why in log.why:
+            yield Finding(
+                "logs", Verdict.BAD, server, f"the log {log.name} has failed here: {why}",
+                "keep its files; if its other servers are well, restart this one, and look at its disk",
+            )
+    if logs and not any(log.why for log in logs):
+        yield Finding("logs", Verdict.OK, None, f"{len(logs)} besides the first, and none has failed")
+
+
 def _timeout_ms(row: Row) -> float | None:
     timers: Sequence[float] = row.get("timers_ms") or ()
     return float(timers[1]) if len(timers) > 1 else None
@@ -492,5 +506,5 @@ def _timeout_ms(row: Row) -> float | None:
 
 _CHECKS: tuple[Callable[[Cluster], Iterator[Finding]], ...] = (
     _leader, _appends, _voting, _connections, _fsync, _write, _clocks, _log_time, _space, _cleaning, _copies, _versions,
-    _timers, _certificates, _twice, _strangers,
+    _timers, _certificates, _twice, _strangers, _logs,
 )

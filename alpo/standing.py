@@ -102,6 +102,10 @@ _KINDS: dict[str, Callable[[object], Any]] = {
     "timers_ms": _all(_number),
     "peers": _all(_table("id", id=_whole, reachable=_truth, why=_text, round_trip_ms=_number)),
     "members": _all(_table("id", id=_whole, address=_text, role=_text, priority=_whole)),
+    "logs": _all(_table(
+        "number", number=_whole, name=_text, state=_text, why=_text, leader=_whole, term=_whole, first_lsn=_whole,
+        last_lsn=_whole, bytes=_whole, behind=_all(_whole),
+    )),
     "appends": _table("work", work=_truth, why=_all(_text), may_fail=_whole),
     "strangers": _all(_table("why", remote=_text, why=_text, last_ms=_whole, times=_whole)),
     "twice": _all(_table("id", id=_whole, addresses=_all(_text), last_ms=_whole)),
@@ -213,6 +217,52 @@ class Cluster:
             (id, f"two processes have its identity{', at ' if at else ''}{' and '.join(at)}: {copied}")
             for id, at in dict.fromkeys(told)
         ]
+
+
+class LogStanding(NamedTuple):
+    """A log as its cluster's servers tell of it. ``state``: creating, ready, deleting or failed; ``leader``: None if
+    none answers; ``behind``: ids of servers that lack it, or trail; ``why``: (server, reason) of each on which it has
+    failed."""
+
+    number: int
+    name: str
+    state: str
+    leader: int | None
+    first_lsn: int | None
+    last_lsn: int | None
+    bytes: int | None
+    behind: list[int]
+    why: list[tuple[int | None, str]]
+
+
+def logs_of(rows: Sequence[Row]) -> list[LogStanding]:
+    """The logs of a cluster, the first before the others; [] if no server tells of any."""
+    there = [row for row in Cluster(rows).there if "logs" in row]
+    told: dict[int, list[tuple[int | None, Row]]] = {}
+    for row in there:
+        for log in row["logs"]:
+            told.setdefault(log["number"], []).append((row.get("id"), log))
+    return [_log(number, told[number], [row.get("id") for row in there]) for number in sorted(told)]
+
+
+def _log(number: int, told: Sequence[tuple[int | None, Row]], servers: Sequence[int | None]) -> LogStanding:
+    states = {id: str(log.get("state")) for id, log in told}
+    leads = [(id, log) for id, log in told if id is not None and log.get("leader") == id]
+    leader, best = max(leads, key=lambda one: _term(one[1]), default=(None, {}))
+    state = next((state for state in ("failed", "deleting", "ready") if state in states.values()), "creating")
+    behind = {*best.get("behind", ())}
+    if state != "deleting":  # else those that lack it are done
+        behind |= {id for id in servers if id is not None and states.get(id) != "ready"}
+
+    def known(key: str) -> int | None:
+        values = [log[key] for _, log in ([(leader, best)] if leader else told) if key in log]
+        return max(values, default=None)
+
+    return LogStanding(
+        number, next((str(log["name"]) for _, log in told if "name" in log), f"log {number}"), state, leader,
+        known("first_lsn"), known("last_lsn"), known("bytes"), sorted(behind),
+        [(id, str(log.get("why", "no reason given"))) for id, log in told if log.get("state") == "failed"],
+    )
 
 
 # -- in a sentence --------------------------------------------------------------------------------------

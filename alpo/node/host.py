@@ -23,7 +23,7 @@ import trio
 
 from alpo._version import __version__, build
 from alpo.core.config import ReplicaConfig
-from alpo.core.directory import LogOptions, NamedLog
+from alpo.core.directory import FIRST_NAME, FIRST_NUMBER, LogOptions, NamedLog
 from alpo.core.disk_space import TELL_SHARE
 from alpo.core.members import INCARNATION_BYTES, Configured, Identity
 from alpo.core.requests import ChangeMember, Code, CreateLog, DeleteLog, Initialise, LogRequest
@@ -38,7 +38,7 @@ from alpo.wire.requests import LOGS_VERSION
 from .admission import NO_CARE, DiskCare, Limits
 from .client_connection import ClientRequests, Handler
 from .event_log import feed_watchdog, notify, set_level
-from .hosted import Hosted, LogsCare, Shelf
+from .hosted import Hosted, LogsCare, LogState, Shelf
 from .listener import Front, Listener
 from .log_server import LogServer, MakeWriter, Shared, soon
 from .peers import GRACE_TIMEOUTS, Peers
@@ -123,7 +123,7 @@ class LogServices:
 
     def __init__(self, host: Host, log: LogServer) -> None:
         self._host, self._replica = host, log.replica
-        report = Report(host, log)
+        self.report = report = Report(host, log)
         self.limits = host.limits
         self.handlers: Mapping[type, Handler] = {
             **log.handlers, w.Status: report.begin_status, w.ListEvents: report.begin_events,
@@ -166,6 +166,7 @@ class Host:
         )
         self._retention = retention
         self.hosted: Hosted | None = None
+        self._services: dict[int, LogServices] = {}
         self._told_systemd = ""
         self._reload_asked = trio.Event()
         self._ended = trio.Event()
@@ -263,12 +264,27 @@ class Host:
                 self.listener.rename(known[number], each.log.name)
         no_blocks = Routes()  # large bodies of other logs go with their entries
         self.listener.leaving = self.leaving
+        self._services = {
+            number: self._services.get(number) or LogServices(self, each.server) for number, each in running.items()
+        }
         self.listener.follow_logs([
             known.get(number) or Front(
-                number, each.log.name, each.server.driver, LogServices(self, each.server), no_blocks
+                number, each.log.name, each.server.driver, self._services[number], no_blocks
             )
             for number, each in running.items()
         ])
+
+    def reports(self) -> list[tuple[int, str, Report]]:
+        """Number, name and account of each log that runs here, the first before the others."""
+        others = self.hosted.running if self.hosted is not None else {}
+        return [(FIRST_NUMBER, FIRST_NAME, self.report)] + [
+            (number, each.log.name, self._services[number].report) for number, each in others.items()
+        ]
+
+    def states(self) -> list[LogState]:
+        """The logs as they stand here, the first before the others."""
+        first = LogState(FIRST_NUMBER, FIRST_NAME, "ready" if self.replica.first_start.started else "creating")
+        return [first, *(self.hosted.states() if self.hosted is not None else ())]
 
     def _create_log(self, client: ClientRequests, ask: CreateLog) -> None:
         """Have a log created, unless a member could not read of it."""

@@ -93,6 +93,19 @@ class Running:
         server.driver.on_failure = self.ended.set
 
 
+#: States of a log on a server. "creating": it has not begun here.
+STATES = ("creating", "ready", "deleting", "failed")
+
+
+class LogState(NamedTuple):
+    """One log as it stands on this server. ``state``: one of `STATES`; ``why``: in words, if it has failed."""
+
+    number: int
+    name: str
+    state: str
+    why: str = ""
+
+
 #: Makes the server of a log: its row, its store's identity, its store, its care.
 MakeLog = Callable[[NamedLog, Identity, SqliteStore, DiskCare], LogServer]
 
@@ -162,6 +175,26 @@ class Hosted:
     def _look_at_changed_log(self, running: Running) -> None:
         running.unsettled = True
         self.look()
+
+    def states(self) -> list[LogState]:
+        """The logs in the guaranteed directory, and those that still have a store here, by number."""
+        listing = self._first.replica.directory.guaranteed
+        names = {log.number: log.name for log in listing.logs}
+        deleted = {log.number: log.name for log in listing.deleted}
+        names |= {
+            number: deleted.get(number, f"log {number}") for number, store in self._made.items()
+            if store.state is not h.StoreState.STOPPED and listing.lacks(number)
+        }
+        return [LogState(number, names[number], *self._state(number, listing)) for number in sorted(names)]
+
+    def _state(self, number: int, listing: Listing) -> tuple[str, str]:
+        """The state of a log, and the reason if it has failed."""
+        if number in self.failed:
+            return "failed", self.failed[number]
+        if listing.lacks(number):
+            return "deleting", ""
+        running = self.running.get(number)
+        return "ready" if running is not None and running.server.replica.first_start.started else "creating", ""
 
     def name_of(self, number: int) -> str:
         """The last known name of a log that runs here."""
@@ -314,6 +347,7 @@ class Hosted:
                 self._fail(action.number, str(error))
                 await trio.sleep(_AGAIN_S)
         self.failed.pop(action.number, None)
+        del self._made[action.number]
         self._first.note("log_store_moved", number=action.number, to=str(where))
         self._hosting.moved(action.number)
         self.look()

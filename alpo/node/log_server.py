@@ -111,6 +111,7 @@ class LogServer:
         token = trio.lowlevel.current_trio_token()
         self.limits = limits
         self.store = store
+        self.name = log_name
         self._carrier = carrier
         self._after_event = after_event
         self._recorder = Recorder()

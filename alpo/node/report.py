@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -23,6 +24,7 @@ from alpo.wire import requests as w
 from .admission import Limits
 from .client_connection import ClientConnection
 from .driver import wall_ms
+from .hosted import LogState
 from .listener import Listener
 from .log_server import LogServer
 from .pages import Extent, extent_to
@@ -65,6 +67,27 @@ class Lookups(NamedTuple):
     known: bool = True
 
 
+def _behind(replica: Replica, mark_id: int) -> list[int] | None:
+    """Ids of the members that lack entries up to this one; None if this server does not lead."""
+    if replica.leadership is None:
+        return None
+    peers, listed = replica.leadership.peers, {member.id for member in replica.members.latest.replicas}
+    return sorted(id for id, peer in peers.items() if id in listed and not (peer.matched and peer.match_id >= mark_id))
+
+
+def _log_fields(log: LogState, server: LogServer | None, bytes_: int | None) -> dict[str, Any]:
+    """Status keys of one log; ``server`` None: it does not run here. Only its leader knows who is ``behind``."""
+    found: dict[str, Any] = {**log._asdict(), "why": log.why or None}
+    if server is None:
+        return found
+    replica = server.replica
+    return {
+        **found, "leader": replica.leader_id or None, "term": replica.term, "first_lsn": front(replica).first_lsn,
+        "last_lsn": replica.log.next_lsn - 1, "bytes": bytes_,
+        "behind": _behind(replica, server.pulse.mark_id),
+    }
+
+
 class Hosting(Protocol):
     """Part of the host that the account tells of; ``leaving``: True from the signal to stop on."""
 
@@ -74,6 +97,12 @@ class Hosting(Protocol):
     peers: Peers
     listener: Listener
     leaving: bool
+    #: The first log.
+    log: LogServer
+
+    def reports(self) -> list[tuple[int, str, Report]]: ...
+
+    def states(self) -> list[LogState]: ...
 
 
 @dataclass
@@ -129,7 +158,7 @@ class Report:
         storage["certificate_ends_s"] = contexts.cert_ends_s if contexts is not None else None
         storage["slowed"] = self.log.driver.quotas.slowed(trio.current_time())[:SLOWED_MAX]
         storage |= {**self.log.disk.fields(), "space": self.log.disk.remarks()}
-        unread = storage.pop("unread", [])
+        unread, log_bytes = storage.pop("unread", []), storage.pop("log_bytes", {})
         if unread:
             self.log.disk.look_soon()
         storage |= {**self.log.scrubber.fields(), "damage": [*self.log.scrubber.remarks(), *unread]}
@@ -138,7 +167,14 @@ class Report:
         storage["clocks_leapt_ms"] = self.replica.log_clock.leap_ms if self.replica.leadership is not None else None
         storage |= {**self.log.comparer.fields(), "divergence": self.log.comparer.remarks()}
         strangers = self.host.listener.strangers.fields()
+        if self.log is self.host.log:
+            storage["logs"] = self._logs(log_bytes)
         return status_fields(self.host.us, self.replica, self.host.peers.by_id, strangers, within, storage)
+
+    def _logs(self, bytes_: Mapping[int, int]) -> list[dict[str, Any]]:
+        """Status keys of each log, the first before the others. ``bytes_``: sizes as far as known, by number."""
+        running = {number: report.log for number, _, report in self.host.reports()}
+        return [_log_fields(log, running.get(log.number), bytes_.get(log.number)) for log in self.host.states()]
 
     async def _asked_of_disk(self) -> tuple[Extent, dict[str, Any]]:
         """Answers of the disk for a status; after `DISK_S` the last ones, if they are not old, and what is known
@@ -146,7 +182,10 @@ class Report:
         stats = self.log.writer.stats
         with suppress(DiskSilent), trio.move_on_after(DISK_S):
             within = await self.log.reads.extent_about()
-            found = await self.log.reads.disk.ask(self._threads, sizes, self.log.store, self.log.growth)
+            stores = {number: report.log.store for number, _, report in self.host.reports()}
+            found = await self.log.reads.disk.ask(
+                self._threads, sizes, self.log.store, self.log.growth, stores if self.log is self.host.log else {}
+            )
             self._answered = trio.current_time(), found
             return within, {**found, **writer_fields(stats)}
         log, end_id = self.replica.log, self.replica.readable_id
@@ -163,6 +202,7 @@ class Report:
         heard = leads or r.election.live_leader()
         full = self.log.writer.stats.full or ("low on disk space" if self.log.disk.room is not Room.PLENTY else "")
         failure = self.log.driver.failure
+        failed = [f"the log {log.name} has failed: {log.why}" for log in self.host.states() if log.state == "failed"]
         found = [
             Check("running", not self.host.leaving, "it is stopping"),
             Check("started", r.first_start.started, "it belongs to no cluster yet"),
@@ -170,6 +210,7 @@ class Report:
             Check("leader", heard, "no leader was heard within an election timeout"),
             Check("store", failure is None and not full, str(failure or full)),
             Check("disk", not self.log.reads.disk.hangs, "its disk hangs: it answers no reads"),
+            Check("logs", not failed, "; ".join(failed)),
         ]
         if must_lead:
             who = f"server {r.leader_id} leads" if r.leader_id else "there is no leader"

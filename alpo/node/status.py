@@ -7,6 +7,7 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -147,7 +148,7 @@ def status_fields(
             for m in replica.members.latest.members
         ],
         "member_change": member_change(replica, peers),
-        "incarnation": us.me.incarnation.hex(),
+        "incarnation": replica.me.incarnation.hex(),
         "timers_ms": list(us.timers_ms),
         "peers": peer_fields(peers),
         "appends": None if appends is None else appends._asdict(),
@@ -223,11 +224,13 @@ class Growth:
         """Status keys of disk size and growth; None for what is unknown. Reads the store: for a thread. Raises
         `StoreError`."""
         volume = self._store.volume()
-        rate = bytes_a_day(list(self._samples), self._sample())
+        now = self._sample()
+        rate = bytes_a_day(list(self._samples), now)
         days = None
         if rate is not None and rate > 0 and volume.total_bytes:
             days = round((volume.free_bytes + self._store.free_bytes()) / rate, 1)
         return {
+            "live_bytes": now.live_bytes,
             "disk_total_bytes": volume.total_bytes or None,
             "disk_free_bytes": volume.free_bytes if volume.total_bytes else None,
             "growth_bytes_per_day": rate,
@@ -248,12 +251,17 @@ def writer_fields(stats: WriterStats) -> dict[str, Any]:
     }
 
 
-def sizes(store: Store, growth: Growth) -> dict[str, Any]:
-    """Status keys of file sizes. If they cannot be read, only ``unread``, which says why. For a thread."""
+def sizes(store: Store, growth: Growth, logs: Mapping[int, Store]) -> dict[str, Any]:
+    """Status keys of file sizes, and ``log_bytes``: bytes in use in the stores of ``logs``, as far as they can be read.
+    If the log's own sizes cannot be read, only ``unread``, which says why. For a thread."""
+    log_bytes: dict[int, int] = {}
+    for number, each in logs.items():
+        with suppress(StoreError):  # closed meanwhile, or that log's own trouble
+            log_bytes[number] = each.live_bytes()
     try:
         return {
             "disk_bytes": store.size_bytes(), "file_free_bytes": store.free_bytes(), "wal_bytes": store.wal_bytes(),
-            "giving_back": store.giving_back(), **growth.fields(),
+            "giving_back": store.giving_back(), "log_bytes": log_bytes, **growth.fields(),
         }
     except StoreError as error:
         return {"unread": [f"the sizes of its data file cannot be read: {error}"]}
@@ -261,6 +269,8 @@ def sizes(store: Store, growth: Growth) -> dict[str, Any]:
 
 #: Seconds for which rates of appends are kept, and over which the latest one is taken.
 RATE_SECONDS, LATELY_SECONDS = 300, 5
+#: Seconds for which a member may lack an entry that is guaranteed before it is said to be behind.
+BEHIND_SECONDS = 3
 _SNAPSHOT_SECONDS = 10
 
 
@@ -302,6 +312,12 @@ class Pulse:
         #: (wall clock in ms, payloads a second that came into this log), the newest last.
         self.rates: deque[tuple[int, int]] = deque(maxlen=RATE_SECONDS)
         self._appends: deque[list[int]] = deque(maxlen=RATE_SECONDS // _SNAPSHOT_SECONDS)
+        self._marks: deque[int] = deque(maxlen=BEHIND_SECONDS)
+
+    @property
+    def mark_id(self) -> int:
+        """The last entry that was known to be guaranteed `BEHIND_SECONDS` ago: who lacks it trails. 0: none."""
+        return self._marks[0] if len(self._marks) == BEHIND_SECONDS else 0
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -314,6 +330,7 @@ class Pulse:
             counters.loop_lag_s.add(now_s - due_s)
             if now_s // 1 % _SNAPSHOT_SECONDS == 0:
                 self._appends.append(list(counters.append_s.counts))
+            self._marks.append(self._driver.replica.guaranteed_id)
             self.rates.append((self._now_ms(), round(max(0, next_lsn - before) / (now_s - seen_s))))
             before, seen_s = next_lsn, now_s
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
+from itertools import starmap
 from typing import Annotated, Any
 
+import anyio
 import typer
 
 import alpo
-from alpo.core.directory import FIRST_NAME, LOG_NAME_WANTED, valid_log
+from alpo.core.directory import FIRST_NAME, FIRST_NUMBER, LOG_NAME_WANTED, valid_log
 from alpo.core.settings import size_text
+from alpo.standing import LogStanding, logs_of
 
 from .exits import UsageProblem, refuse
 from .options import Target, with_target
-from .output import escape, on_terminal
+from .output import escape, on_terminal, remark
 from .running import ask
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="1 to 63 of a-z, 0-9, '.', '_' and '-'.")]
@@ -28,7 +32,12 @@ Lead = Annotated[int | None, typer.Option("--lead", metavar="ID", min=0, help="S
 #: Units of ages in seconds, and of sizes in bytes.
 _AGES = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-COLUMNS = ["log", "number", "kept for", "kept bytes", "bytes max", "should lead", "id"]
+#: Least seconds in which servers are asked how the logs stand.
+_LEAST_S = 0.1
+COLUMNS = [
+    "log", "number", "kept for", "kept bytes", "bytes max", "should lead", "id", "state", "leader", "first LSN",
+    "last LSN", "bytes", "behind",
+]
 
 
 def _check(name: str) -> None:
@@ -47,6 +56,44 @@ def _row(found: alpo.LogInfo) -> list[str]:
         found.name, str(found.number), "" if found.keep_s is None else f"{found.keep_s:g} s",
         "" if found.keep_bytes is None else size_text(found.keep_bytes),
         "" if found.bytes_max is None else size_text(found.bytes_max), str(found.lead or ""), found.id or "not begun",
+    ]
+
+
+async def _listed(timeout_s: float, log: alpo.Log) -> list[tuple[alpo.LogInfo, LogStanding]]:
+    """The logs besides the first, those that are being deleted included, and how they stand by the servers' word;
+    ``timeout_s``: for all of that."""
+    give_up_s = anyio.current_time() + timeout_s
+    listed = {found.number: found for found in await log.logs()}
+    rows = await log.status(max(_LEAST_S, give_up_s - anyio.current_time()))
+    standings = {found.number: found for found in logs_of(rows) if found.number != FIRST_NUMBER}
+    return [
+        (
+            listed.get(number) or alpo.LogInfo(standings[number].name, number, "", None, None, None, None),
+            standings.get(number) or _unknown(listed[number]),
+        )
+        for number in sorted({*listed, *standings})
+    ]
+
+
+def _unknown(found: alpo.LogInfo) -> LogStanding:
+    """The standing of a log of which no server tells."""
+    state = "ready" if found.id else "creating"
+    return LogStanding(found.number, found.name, state, None, None, None, None, [], [])
+
+
+def _listed_keys(found: alpo.LogInfo, there: LogStanding) -> dict[str, Any]:
+    why = [{"id": id, "why": why} for id, why in there.why]
+    return {
+        **_keys(found), "state": there.state, "leader": there.leader, "first_lsn": there.first_lsn,
+        "last_lsn": there.last_lsn, "bytes": there.bytes, "behind": there.behind, "why": why,
+    }
+
+
+def _listed_row(found: alpo.LogInfo, there: LogStanding) -> list[str]:
+    lsns = ["" if lsn is None else str(lsn) for lsn in (there.first_lsn, there.last_lsn)]
+    return [
+        *_row(found), there.state, str(there.leader or ""), *lsns,
+        "" if there.bytes is None else size_text(there.bytes), ",".join(map(str, there.behind)),
     ]
 
 
@@ -97,14 +144,18 @@ def create(
 
 @with_target
 def list_(target: Target) -> None:
-    """List the logs besides the first one.
+    """List the logs besides the first one: their state (creating, ready, deleting or failed), who leads, and which
+    servers lack a log or trail ("behind").
 
     Examples:
         alpo log list
-        alpo log list --json | jq -r .name
+        alpo log list --json | jq -r 'select(.state == "failed") | .name'
     """
-    found = ask(target, lambda log: log.logs(), FIRST_NAME)
-    target.show(map(_keys, found), COLUMNS, list(map(_row, found)))
+    found = ask(target, partial(_listed, target.timeout_s), FIRST_NAME)
+    target.show(starmap(_listed_keys, found), COLUMNS, list(starmap(_listed_row, found)))
+    for info, there in found:
+        for id, why in there.why if not target.json else ():
+            remark(f"server {id}: the log {info.name} has failed: {why}")
 
 
 @with_target

@@ -278,11 +278,38 @@ def test_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b" not in done.stdout and "1 won in the last hour" in done.stdout
 
 
+def test_other_logs_are_looked_at_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = [{"number": n, "name": name, "state": "ready"} for n, name in ((1, "default"), (2, "bills"), (3, "lost"))]
+    first = [member(id, logs=logs, version="1.1" if id == 2 else "1.0") for id in (1, 2, 3)]
+    names: list[str] = []
+
+    async def others(target: Any, wanted: list[str]) -> dict[str, list[dict[str, Any]]]:
+        names.extend(wanted)
+        return {"bills": three(version="1.1", fsync_p99_ms=400.0)}
+
+    monkeypatch.setattr(doctor, "ask_others", others)
+    done = ran(monkeypatch, first, "--json")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert names == ["bills", "lost"] and done.exit_code == 1
+    told = [(row["log"], row["check"], row["verdict"]) for row in rows if row["verdict"] != "ok"]
+    assert told == [(None, "versions", "warn"), ("bills", "fsync", "bad"), ("lost", "logs", "warn")]
+    assert "bad   fsync        log bills: server 2: " in ran(monkeypatch, first).stdout
+
+
+def test_a_log_that_has_failed_is_bad() -> None:
+    logs = [{"number": 1, "name": "default", "state": "ready"}, {"number": 2, "name": "bills", "state": "ready"}]
+    bad = [logs[0], {"number": 2, "name": "bills", "state": "failed", "why": "torn"}]
+    finding = only([member(1, logs=logs), member(2, logs=bad), member(3, logs=logs)], "logs", Verdict.BAD)
+    assert (finding.server, finding.says) == (2, "the log bills has failed here: torn")
+    assert found(three(), "logs") == []
+
+
 def test_warnings_are_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     done = ran(monkeypatch, three(version="1.1"), "--json")
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.exit_code == 0
-    assert rows[0] == {"check": "members", "verdict": "ok", "server": None, "says": "all 3 answer", "do": None}
+    assert rows[0] == {"check": "members", "verdict": "ok", "server": None, "says": "all 3 answer", "do": None,
+                       "log": None}
     assert [row["verdict"] for row in rows if row["check"] == "versions"] == ["warn"]
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from alpo_command import Alpo
+from alpo_command import Alpo, until
 
 
 def names(alpo: Alpo) -> list[str]:
-    return [row["name"] for row in alpo.lines("log", "list")]
+    return [row["name"] for row in alpo.lines("log", "list") if row["state"] != "deleting"]
 
 
 def test_a_log_from_its_creation_to_its_end(alpo: Alpo, directory: Path) -> None:
@@ -20,17 +20,29 @@ def test_a_log_from_its_creation_to_its_end(alpo: Alpo, directory: Path) -> None
         "name": "audit", "number": 3, "keep_age_s": None, "keep_bytes": 20 << 30, "bytes_max": 30 << 30, "lead": 2,
     }
     assert names(alpo) == ["billing", "audit"]
+    assert "logs besides the first: 2 " in alpo.says("status", code=0)
     assert alpo.out("append", "--log", "billing", "one", "two") == "1\n2\n"
     assert alpo.out("append", "to the first") == "1\n"
     assert alpo.out("read", "--log", "billing") == "one\ntwo\n"
     assert alpo.out("read", "--log", "default") == "to the first\n"
     assert "30.0 GiB" in alpo.out("log", "list")
+    until(lambda: all(row["behind"] == [] and row["leader"] for row in alpo.lines("log", "list")))
+    (listed, _) = alpo.lines("log", "list")
+    assert [listed[key] for key in ("name", "state", "first_lsn", "last_lsn", "why")] == ["billing", "ready", 1, 2, []]
+    assert listed["leader"] in (1, 2, 3) and listed["bytes"] > 0 and listed["behind"] == []
+    (status,) = alpo.lines("status")
+    assert [[log["name"] for log in member["logs"]] for member in status["members"]] == 3 * [
+        ["default", "billing", "audit"]
+    ]
     (changed,) = alpo.lines("log", "set", "billing", "--keep", "0", "--lead", "1")
     assert (changed["keep_age_s"], changed["lead"]) == (None, 1)
     assert alpo.lines("log", "rename", "billing", "bills") == [{"name": "bills", "number": 2}]
     assert alpo.out("read", "--log", "bills") == "one\ntwo\n"
     (status,) = alpo.lines("status", "--log", "bills")
     assert max(member["last_lsn"] for member in status["members"]) == 2
+    found = [row for row in alpo.lines("doctor") if row["check"] == "logs"]
+    assert found[0]["says"].startswith("2 besides the first") and found[0]["verdict"] == "ok"
+    assert "did not tell" not in "".join(row["says"] for row in found)
     assert "exists already" not in alpo.says("log", "create", "bills", "--if-missing", code=0)
     assert alpo.lines("log", "create", "bills", "--lead", "1", "--if-missing")[0]["number"] == 2
     other = "alpo: there is a log bills already, with another value of keep_s and lead\n"
@@ -39,7 +51,7 @@ def test_a_log_from_its_creation_to_its_end(alpo: Alpo, directory: Path) -> None
     assert alpo.lines("log", "delete", "audit", "--yes") == [{"name": "audit", "number": 3}]
     assert alpo.says("log", "delete", "audit", "--yes", code=1) == "alpo: there is no log audit\n"
     assert names(alpo) == ["bills"]
-    assert [row["name"] for row in alpo.lines("log", "list", "--log", "bills")] == ["bills"]
+    assert [row["name"] for row in alpo.lines("log", "list", "--log", "bills") if row["state"] == "ready"] == ["bills"]
 
 
 @pytest.mark.parametrize(("words", "code", "why"), [

@@ -294,6 +294,20 @@ def test_a_frame_fits(page: Page, width: int, height: int) -> None:
         assert "q quit" in frame[-1]
 
 
+def test_the_logs_have_a_table_once_there_are_several() -> None:
+    first = {"number": 1, "name": "default", "state": "ready", "leader": 1, "last_lsn": 80, "bytes": 4096, "behind": []}
+    bills = {"number": 2, "name": "bills", "state": "ready", "leader": 2, "term": 1, "last_lsn": 4711, "behind": [1]}
+    failed = {"number": 2, "name": "bills", "state": "failed", "why": "a \x1btear"}
+    assert "number" not in plain(sight(*(seen(id, logs=[first]) for id in (1, 2, 3))))
+    frame = plain(sight(
+        seen(1, logs=[first, bills | {"behind": None}]), seen(2, logs=[first, bills]), seen(3, logs=[first, failed])
+    ))
+    lines = [line.split() for line in frame.split("\n")]
+    assert ["default", "1", "1", "80", "4.0", "KiB", "ready"] in lines
+    assert ["bills", "2", "2", "4,711", "-", "⚠", "failed", "1,", "3"] in lines
+    assert "server 3: the log bills has failed here: a \\etear" in frame
+
+
 def test_the_frame_says_what_is_wrong_and_what_to_do() -> None:
     frame = plain(sight(seen(1), seen(2), seen(3, 12.5), marks=[Mark(98.0, 10, 50), Mark(99.0, 3492, 90)]))
     assert "⚠ Trouble. Server 1 leads since term 4." in frame

@@ -153,7 +153,8 @@ async def _scraped(running: Cluster, id: int, name: str) -> float:
         text = (await visit(running.servers[id].visited, "/metrics")).text
     except OSError:
         return 0.0
-    return next((float(line.split()[1]) for line in text.splitlines() if line.startswith(f"alpo_{name} ")), 0.0)
+    sample = f'alpo_{name}{{log="default"}} '
+    return next((float(line.split()[1]) for line in text.splitlines() if line.startswith(sample)), 0.0)
 
 
 @pytest.mark.trio

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from alpo.node.hosted import STATES
 from alpo.node.http import metrics
 
 
@@ -36,6 +37,7 @@ MADE = [Family("up", "gauge"), Family("ALERTS", "gauge", ("alertname", "alertsta
 _VALUES = {
     "role": ("voter", "learner"), "file": ("cert", "ca"), "by": ("member", "cursor"), "peer": ("2", "3"),
     "result": metrics.RESULTS, "reason": metrics.REASONS, "path": metrics.PATHS, "kind": ("named", "unnamed"),
+    "log": ("default", "billing"), "state": STATES,
     "job": ("alpo",), "cluster": ("prod",), "instance": ("one:7180", "two:7180", "three:7180"),
     "alpo_tls_handshakes_total result": ("ok", "failed", "left"),
     "alpo_read_requests_total kind": ("entries", "columns"),

@@ -56,6 +56,7 @@ def drawn() -> Iterator[tuple[str, str, str]]:
 def filled(expr: str) -> str:
     """An expression as Grafana sends it."""
     expr = expr.replace("$__rate_interval", "5m").replace('"$cluster', '"prod').replace("$instance", "one:7180|two:.+")
+    expr = expr.replace("$log", "default|billing")
     assert "$" not in expr, expr
     return expr
 
@@ -104,7 +105,7 @@ def test_alerts_have_the_limits_of_the_one_judge() -> None:
     limits = {
         "AlpoFsyncSlow": f"> {health.FSYNC_WARN * timeout_s:g}",
         "AlpoDiskHangs": f"alpo_write_under_way_seconds > {health.WRITE_BAD * timeout_s:g} or"
-        f" alpo_read_under_way_seconds > {health.READ_BAD_MS / 1000:g} ",
+        f" alpo_read_under_way_seconds > {health.READ_BAD_MS / 1000:g})",
         "AlpoMemberLags": f"alpo_peer_lag_entries > {health.LAG_WARN} ",
         "AlpoDiskFillsSoon": f"predict_linear(alpo_disk_free_bytes[6h], {health.DAYS_BAD} * 86400) ",
         "AlpoCertificateExpires": f"- time() < {health.CERTIFICATE_WARN_DAYS} * 86400",
@@ -178,7 +179,7 @@ def test_the_dashboard_is_whole() -> None:
     assert DASHBOARD["schemaVersion"] == 39 and DASHBOARD["id"] is None
     rows = [panel["title"] for panel in DASHBOARD["panels"] if panel["type"] == "row"]
     assert rows == ["Now", "Appends", "Replication", "Disk", "Clients", "Process"]
-    assert [each["name"] for each in DASHBOARD["templating"]["list"]] == ["datasource", "cluster", "instance"]
+    assert [each["name"] for each in DASHBOARD["templating"]["list"]] == ["datasource", "cluster", "instance", "log"]
     assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
     sources = [each["datasource"]["uid"] for panel in PANELS for each in (panel, *panel["targets"])]
     assert set(sources) == {"${datasource}"}

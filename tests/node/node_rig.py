@@ -17,6 +17,7 @@ import trio
 
 from alpo.core import requests as q
 from alpo.core.config import ReplicaConfig
+from alpo.core.directory import LogOptions
 from alpo.core.disk import Write
 from alpo.core.entries import random_client
 from alpo.core.members import Configured
@@ -281,6 +282,10 @@ async def founded(r: Rig) -> Client:
     assert await client.ask(q.Initialise(1)) == w.Done(1, 0)
     await r.leader()
     return client
+
+
+def create(name: str, nonce: bytes = b"n" * 16, **options: int) -> q.CreateLog:
+    return q.CreateLog(1, name, nonce, LogOptions(**options), Settings().to_plain())
 
 
 def read(request: int = 1, **fields: Any) -> w.Read:

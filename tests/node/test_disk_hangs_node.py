@@ -84,7 +84,8 @@ async def test_a_leader_whose_disk_hangs_is_followed_by_another_and_lets_its_cli
 
 
 def metric(found: Visited, name: str) -> str:
-    return next(line.rpartition(" ")[2] for line in found.text.splitlines() if line.startswith(f"{name} "))
+    sample = f'{name}{{log="default"}} '
+    return next(line.removeprefix(sample) for line in found.text.splitlines() if line.startswith(sample))
 
 
 @pytest.mark.trio

@@ -201,7 +201,7 @@ async def test_who_asks_for_an_account_is_answered_and_told_of_the_disk(disk: Di
         for path in ("/metrics", "/status", "/", "/?part"):
             assert (await visit(at, path)).status == 200, path
         metrics = (await visit(at, "/metrics")).text.splitlines()
-        (age,) = [line.rpartition(" ")[2] for line in metrics if line.startswith("alpo_read_under_way_seconds ")]
+        (age,) = [line.rpartition(" ")[2] for line in metrics if line.startswith("alpo_read_under_way_seconds{")]
         assert float(age) >= 0.2
         assert not [line for line in metrics if line.startswith("alpo_cursor_lag")]
         assert json.loads((await visit(at, "/status")).text)["members"][0]["read_under_way_ms"] >= 200

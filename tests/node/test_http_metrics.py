@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
-from node_rig import Rig, append, connect, connect_raw, random_id, rig, until
+from node_rig import Rig, append, connect, connect_raw, create, founded, random_id, rig, until
 from prometheus_client.parser import text_string_to_metric_families
 from visits import visit
 
 from alpo.core import requests as q
+from alpo.core.ready import Alarm
 from alpo.node.host import Host
-from alpo.node.http import site
-from alpo.node.http.metrics import FAMILIES, samples
+from alpo.node.hosted import STATES
+from alpo.node.http import metrics, site
+from alpo.node.http.metrics import FAMILIES, of_log
 from alpo.wire import requests as w
 
 pytestmark = pytest.mark.usefixtures("patient")
@@ -28,6 +32,9 @@ _LEADERS = {
     "appends_work", "failures_tolerable", "peer_lag_entries", "peer_lag_seconds", "peer_inflight_bytes",
     "clocks_leapt_seconds",
 }
+
+#: Labels of a metric about the first log.
+LOG = (("log", "default"),)
 
 Scraped = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -98,7 +105,7 @@ async def test_appends_are_counted_as_they_end(monkeypatch: pytest.MonkeyPatch) 
         after = await scrape(at)
 
         def grown(name: str, **labels: str) -> float:
-            key = (f"alpo_{name}", tuple(sorted(labels.items())))
+            key = (f"alpo_{name}", tuple(sorted((labels | dict(LOG)).items())))
             return after[key] - before.get(key, 0)
 
         results = {result: grown("append_requests_total", result=result) for result in ("appended", "duplicate")}
@@ -125,8 +132,8 @@ async def test_the_buckets_of_a_histogram_have_finite_bounds() -> None:
         reached = {dict(labels)["le"]: count for (of, labels), count in after.items() if of == f"{name}_bucket"}
         assert len(reached) == len(durations.bounds) + 1
         assert [reached[f"{bound:g}"] for bound in durations.bounds[1:7]] == [0, 3, 3, 3, 5, 5]
-        assert (reached[f"{durations.bounds[-1]:g}"], reached["+Inf"], after[f"{name}_count", ()]) == (5, 6, 6)
-        assert after[f"{name}_sum", ()] == pytest.approx(3 * quick_s + 2 * slow_s + 2 * durations.bounds[-1])
+        assert (reached[f"{durations.bounds[-1]:g}"], reached["+Inf"], after[f"{name}_count", LOG]) == (5, 6, 6)
+        assert after[f"{name}_sum", LOG] == pytest.approx(3 * quick_s + 2 * slow_s + 2 * durations.bounds[-1])
 
 
 @pytest.mark.trio
@@ -136,16 +143,84 @@ async def test_what_only_a_leader_knows_goes_with_its_leadership(monkeypatch: py
         leader = await found.leader()
         at = found.visited[leader.us.me.id - 1]
         before = await scrape(at)
-        assert before["alpo_is_leader", ()] == 1 and before["alpo_failures_tolerable", ()] == 1
-        assert before["alpo_elections_won_total", ()] == 1
+        assert before["alpo_is_leader", LOG] == 1 and before["alpo_failures_tolerable", LOG] == 1
+        assert before["alpo_elections_won_total", LOG] == 1
         client = await connect(found.addresses[leader.us.me.id - 1])
         await client.ask(q.Transfer(1, leader.us.me.id % 3 + 1))
         await until(lambda: leader.replica.reign is None and leader.replica.leader_id not in (0, leader.us.me.id))
         after = await scrape(at)
-        assert after["alpo_is_leader", ()] == 0 and after["alpo_has_leader", ()] == 1
+        assert after["alpo_is_leader", LOG] == 0 and after["alpo_has_leader", LOG] == 1
         assert not {f"alpo_{name}" for name in _LEADERS} & names(after)
-        assert after["alpo_elections_won_total", ()] == 1  # counts never go back
-        assert after["alpo_leader_changes_total", ()] == 1 and after["alpo_unplanned_elections_total", ()] == 0
+        assert after["alpo_elections_won_total", LOG] == 1  # counts never go back
+        assert after["alpo_leader_changes_total", LOG] == 1 and after["alpo_unplanned_elections_total", LOG] == 0
+
+
+@pytest.mark.trio
+async def test_each_log_has_its_metrics_and_the_server_has_its_own_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "KEPT_S", 0.0)
+    async with rig(1, shelves=tmp_path) as found:
+        first = await founded(found)
+        (node,) = found.nodes
+        assert node.hosted is not None
+        for number, name in ((2, "audit"), (3, "billing")):
+            await first.ask(create(name, bytes(15) + bytes([number])))
+            await until(lambda number=number: number in node.hosted.running)  # type: ignore[misc]
+            await until(lambda number=number: node.hosted.running[number].server.replica.serves)  # type: ignore[misc]
+        for payload in (b"one", b"two"):
+            client = await connect(found.addresses[0], log="billing")
+            assert isinstance(await client.ask(append(random_id(), 1, payload)), q.Appended)
+        scraped = await scrape(found.visited[0])
+        of = {family.name: {dict(labels).get("log") for name, labels in scraped if name == f"alpo_{family.name}"}
+              for family in FAMILIES if family.kind != "histogram"}
+        assert of["is_leader"] == of["log_bytes"] == of["cursors"] == {"default", "audit", "billing"}
+        assert of["clients"] == of["http_requests_total"] == {None}
+        ends = {name: scraped["alpo_last_lsn", (("log", name),)] for name in ("default", "audit", "billing")}
+        assert ends == {"default": 0, "audit": 0, "billing": 2}
+        assert scraped["alpo_append_requests_total", (("log", "billing"), ("result", "appended"))] == 2
+        assert scraped["alpo_append_requests_total", (("log", "default"), ("result", "appended"))] == 0
+        states = {state: scraped["alpo_logs", (("state", state),)] for state in STATES}
+        assert states == {"creating": 0, "ready": 3, "deleting": 0, "failed": 0}
+        node.hosted.running[2].server.driver.failed(Alarm("a broken invariant"))
+        await until(lambda: node.hosted is not None and 2 in node.hosted.failed)
+        scraped = await scrape(found.visited[0])
+        assert (scraped["alpo_logs", (("state", "failed"),)], scraped["alpo_logs", (("state", "ready"),)]) == (1, 2)
+        assert ("alpo_last_lsn", (("log", "audit"),)) not in scraped
+
+
+@pytest.mark.trio
+async def test_many_logs_are_collected_in_several_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two of them other tasks run: a scrape holds no append up for longer than one of eight logs."""
+    passes: list[int] = []
+
+    async with rig(1, shelves=tmp_path) as found:
+        await founded(found)
+        node = found.nodes[0]
+        reports = [(1, "default", node.report), *((n, f"log{n}", node.report) for n in range(2, 22))]
+        monkeypatch.setattr(node, "reports", lambda: reports)
+        of_one = metrics.of_log
+
+        def counted(*given: Any) -> Any:
+            passes.append(turns[0])
+            return of_one(*given)
+
+        turns = [0]
+
+        async def turn() -> None:
+            while True:
+                turns[0] += 1
+                await trio.lowlevel.checkpoint()
+
+        monkeypatch.setattr(metrics, "of_log", counted)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(turn)
+            text = (await visit(found.visited[0], "/metrics")).text
+            nursery.cancel_scope.cancel()
+        assert len(passes) == 21 and max(passes.count(each) for each in passes) <= metrics.LOGS_A_PASS
+        lines = [line for line in text.splitlines() if line.startswith("# TYPE ")]
+        assert len(lines) == len(set(lines)), "each family is there once"
+        assert sum(line.startswith("alpo_last_lsn{") for line in text.splitlines()) == 21
 
 
 @pytest.mark.trio
@@ -187,7 +262,7 @@ async def test_no_label_is_a_visitors_or_a_clients_word(monkeypatch: pytest.Monk
         labels = {value for _, pairs in found_samples for _, value in pairs}
         assert not [value for value in labels if "evil" in value]
         assert found_samples["alpo_http_requests_total", (("code", "404"), ("path", "other"))] == 30
-        assert found_samples["alpo_cursors", ()] == 1
+        assert found_samples["alpo_cursors", LOG] == 1
 
 
 @pytest.mark.trio
@@ -205,8 +280,8 @@ async def test_counts_are_of_clients_and_of_this_process(monkeypatch: pytest.Mon
         status, lookups = await report.status(0), await report.lookups()
         silent, other = leadership.peers.values()
         silent.matched, other.matched = False, True  # the silent one has not answered this leader: unknown lag
-        lags = samples(report, status, lookups)["peer_lag_entries"]
-        assert [labels for labels, _ in lags] == [(str(other.who.id),)]
+        lags = of_log(report, "default", status, lookups)["peer_lag_entries"]
+        assert [labels for labels, _ in lags] == [("default", str(other.who.id))]
 
 
 @pytest.mark.trio

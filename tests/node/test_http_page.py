@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
-from node_rig import append, connect, founded, random_id, rig, until
+from node_rig import append, connect, create, founded, random_id, rig, until
 from visits import visit
 
 from alpo.core import requests as q
 from alpo.core.entries import join_payloads
+from alpo.core.ready import Alarm
 from alpo.node.compare import Inquiry
 from alpo.node.http import page, site
 from alpo.node.http.page import axis_top, render, state_of
@@ -158,6 +160,47 @@ def test_a_page_is_made_when_nothing_is_known() -> None:
     html = render(view() | {"members": rows, "rates": []}, whole=True)
     assert "Nobody leads" in checked(html).text and "not founded" in html
     assert "no answer since it started" in checked(html).text
+
+
+def test_the_logs_are_shown_once_there_are_several() -> None:
+    first = {"number": 1, "name": "default", "state": "ready", "leader": 1, "last_lsn": 9, "bytes": 4096, "behind": []}
+    bills = {"number": 2, "name": "bills", "state": "ready", "leader": 2, "term": 3, "last_lsn": 4711, "bytes": 8192}
+    given = view()
+    for row in given["members"]:
+        row["logs"] = [first]
+    assert "logs" not in checked(render(given, whole=True)).ids
+    given["members"][0]["logs"] = [first, bills]
+    given["members"][1]["logs"] = [first, bills | {"behind": [1]}]
+    given["members"][2]["logs"] = [first, {"number": 2, "name": "bills", "state": "failed", "why": "<b>torn</b>"}]
+    page = checked(render(given, whole=True))
+    assert "logs" in page.ids and "4,711" in page.text and "8.0 KiB" in page.text
+    assert "failed (server 1, server 3 behind)" in page.text
+    assert "Server 3: the log bills has failed here: <b>torn</b>" in page.text
+
+
+@pytest.mark.trio
+async def test_the_status_of_another_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "KEPT_S", 0.0)
+    monkeypatch.setattr(site, "ANSWER_S", 60.0)
+    async with rig(3, shelves=tmp_path) as found:
+        leader = await found.leader()
+        await (await connect(leader.us.address)).ask(create("billing"))
+        running = [node.hosted.running for node in found.nodes if node.hosted is not None]
+        await until(lambda: all(2 in each and each[2].server.replica.leader_id for each in running))
+        at = found.visited[0]
+        status = json.loads((await visit(at, "/status?log=billing")).text)
+        cluster = running[0][2].server.replica.cluster.hex()
+        assert [(row["reachable"], row["cluster"]) for row in status["members"]] == [(True, cluster)] * 3
+        first = json.loads((await visit(at, "/status?log=default")).text)
+        assert first["members"][0]["cluster"] == leader.replica.cluster.hex()
+        assert [log["name"] for log in first["members"][0]["logs"]] == ["default", "billing"]
+        assert (await visit(at, "/status?log=nothing")).status == 404
+        running[0][2].server.driver.failed(Alarm("a broken invariant"))
+        await until(lambda: 2 not in running[0])
+        assert (await visit(at, "/status?log=billing")).status == 404
+        await until(lambda: found.nodes[0].hosted is not None and 2 in found.nodes[0].hosted.failed)
+        ready = await visit(at, "/readyz?verbose")
+        assert ready.status == 503 and "[-]logs failed: the log billing has failed: a broken invariant" in ready.text
 
 
 @pytest.mark.trio

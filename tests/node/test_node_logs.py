@@ -10,24 +10,17 @@ from typing import Any
 
 import pytest
 import trio
-from node_rig import Client, Rig, append, connect, connect_raw, founded, random_id, read, rig, until
+from node_rig import Client, Rig, append, connect, connect_raw, create, founded, random_id, read, rig, until
 
 from alpo.core import requests as q
-from alpo.core.directory import LogOptions
 from alpo.core.ready import Alarm
 from alpo.core.requests import Code
-from alpo.core.settings import Settings
 from alpo.node import retention
 from alpo.node.host import Host
 from alpo.node.hosted import LogsCare
+from alpo.standing import logs_of
 from alpo.storage.hosted import find_stores
 from alpo.wire import requests as w
-
-NONCE = b"n" * 16
-
-
-def create(name: str, nonce: bytes = NONCE, **options: int) -> q.CreateLog:
-    return q.CreateLog(1, name, nonce, LogOptions(**options), Settings().to_plain())
 
 
 async def ask_leader(r: Rig, request: Any) -> Any:
@@ -182,8 +175,23 @@ async def test_a_log_that_has_stopped_itself_lets_the_others_go_on_and_can_be_de
         broken.hosted.running[2].server.driver.failed(Alarm("a broken invariant"))
         await until(lambda: 2 not in broken.hosted.running)  # type: ignore[union-attr]
         await until(lambda: broken.hosted.failed == {2: "a broken invariant"})  # type: ignore[union-attr]
+        await until(lambda: all(2 in node.hosted.running for node in r.nodes if node.hosted and node is not broken))
+        told = {node.us.me.id: (await node.report.status(0))["logs"] for node in r.nodes}
+        found = told[broken.us.me.id]
+        assert found[1] == {"number": 2, "name": "billing", "state": "failed", "why": "a broken invariant"}
+        assert [log["state"] for id in told for log in told[id]].count("failed") == 1
+        (_, billing) = logs_of([
+            {"id": id, "reachable": True, "status": "VOTING", "logs": logs} for id, logs in told.items()
+        ])
+        assert (billing.state, billing.leader) == ("failed", leader.us.me.id)
+        assert broken.us.me.id in billing.behind and billing.why == [(broken.us.me.id, "a broken invariant")]
+        assert [check.why for check in broken.report.checks() if not check.holds] == [
+            "the log billing has failed: a broken invariant"
+        ]
+        assert all(check.holds for check in leader.report.checks())
         client = await connect((await led(r, 2)).us.address, log="billing")
         assert isinstance(await client.ask(append(random_id(), 1, b"one")), q.Appended)
+        assert "logs" not in (await client.ask(w.Status(1))).fields
         refused = await (await connect_raw(broken.us.address)).greet(w.ClientHello(w.VERSION, b"", "test", "billing"))
         assert refused == w.Problem(Code.NOT_READY, "the log billing does not run here yet")
         await ask_leader(r, q.DeleteLog(1, "billing", b"d" * 16))

@@ -55,6 +55,22 @@ class AppendsStatus(TypedDict):
     may_fail: int
 
 
+class LogStatus(TypedDict, total=False):
+    """A log as it stands on a server: the keys up to ``why`` are always there, the others if it runs there. ``behind``:
+    ids of the members that lack entries, as the log's leader knows; None from all others."""
+
+    number: int
+    name: str
+    state: str
+    why: str | None
+    leader: int | None
+    term: int
+    first_lsn: int
+    last_lsn: int
+    bytes: int | None
+    behind: list[int] | None
+
+
 class _Known(TypedDict):
     """The keys that every member's row has."""
 
@@ -129,6 +145,8 @@ class MemberStatus(_Known, total=False):
     low_water_bytes: int
     space: list[str]
     damage: list[str]
+    logs: list[LogStatus]
+    live_bytes: int
     divergence: list[str]
 
 

@@ -23,7 +23,7 @@ from alpo.core.entries import INT_MAX, split_payloads
 from alpo.core.settings import size_text
 from alpo.health import LAG_WARN, Finding, examine, not_well, worst
 from alpo.node.threads import in_thread
-from alpo.standing import lag_of, leader_of, sentence
+from alpo.standing import LogStanding, lag_of, leader_of, logs_of, sentence
 from alpo.wire.requests import Page, Read
 
 View = Mapping[str, Any]
@@ -49,8 +49,8 @@ def render(view: View, *, whole: bool) -> str:
     title = ("⚠ " if state.level != _OK else "") + f"ALPO {_cluster(view)}: {state.sentence}"
     parts = (
         _header(view) + '<main data-title="' + escape(title) + '">' + _state(state) + _numbers(view) + _rates(view)
-        + _members(view) + '<div class="two">' + _elections(view) + _cursors(view) + _sessions(view) + _storage(view)
-        + "</div></main>" + _footer(view)
+        + _members(view) + _logs(view) + '<div class="two">' + _elections(view) + _cursors(view) + _sessions(view)
+        + _storage(view) + "</div></main>" + _footer(view)
     )
     if not whole:
         return parts
@@ -240,6 +240,33 @@ def _extent(row: Row, span: tuple[int, int]) -> str:
         f'<rect class="back" width="100" height="12"/><rect class="bar" x="{left:.1f}" width="{wide:.1f}" height="12"/>'
         f'<rect class="mark" x="{max(0.0, left + wide - 0.8):.1f}" width=".8" height="12"/></svg>'
     )
+
+
+def _logs(view: View) -> str:
+    """The table of logs; nothing while there is only the first."""
+    logs = logs_of(view["members"])
+    if len(logs) < 2:
+        return ""
+    heads = "".join(
+        f'<th scope="col"{" class=n" if right else ""}>{name}</th>'
+        for name, right in (("log", 0), ("number", 1), ("leader", 0), ("last LSN", 1), ("bytes", 1), ("state", 0))
+    )
+    rows = "".join(
+        f'<tr><th scope="row">{shown_name(log.name)}</th><td class="n">{log.number}</td>'
+        f'<td>{"-" if log.leader is None else f"server {log.leader}"}</td><td class="n">{_whole(log.last_lsn)}</td>'
+        f'<td class="n">{_bytes(log.bytes)}</td><td>{_log_state(log)}</td></tr>'
+        for log in logs
+    )
+    return (
+        f'<section id="logs"><h2>Logs</h2><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></section>'
+    )
+
+
+def _log_state(log: LogStanding) -> str:
+    behind = f" ({', '.join(f'server {id}' for id in log.behind)} behind)" if log.behind else ""
+    if log.state == "failed":
+        return f'<b class="{_BAD}">&#9888; failed</b>{behind}'
+    return escape(log.state) + behind
 
 
 def _elections(view: View) -> str:

@@ -1,8 +1,8 @@
 """The pages of a server: which paths there are, who may see them, and their contents, made at most once a second.
 
 `/healthz`: the server lives. `/readyz`: requests may be sent to it. `/metrics`: for Prometheus. `/status`: the whole
-cluster, as JSON. `/`: the same for people. `/log`: payloads, for visitors that may read the log. Nothing can be changed
-here.
+cluster, as JSON; `/status?log=NAME`: another log than the first. `/`: the same for people. `/log`: payloads, for
+visitors that may read the log. Nothing can be changed here.
 
 The other members' own accounts of themselves are asked for as long as somebody looks. Laws:
 
@@ -14,6 +14,7 @@ The other members' own accounts of themselves are asked for as long as somebody 
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import json
 import math
@@ -21,6 +22,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.resources import files
 from typing import Any, NamedTuple
+from urllib.parse import parse_qs
 
 import trio
 
@@ -98,6 +100,9 @@ class Others:
             async with self._asked:
                 while self._looked_s - self._asked_s > 2 * ROUND_S + ANSWER_S:
                     await self._asked.wait()
+        return self._rows(own)
+
+    def _rows(self, own: dict[str, Any]) -> list[dict[str, Any]]:
         found = {self._report.host.us.me.id: {**own, "age_s": 0.0, "problem": None}}
         now_s = trio.current_time()
         for id, address in self._members().items():
@@ -108,6 +113,16 @@ class Others:
             row["problem"] = other.problem or None
             found[id] = row
         return [found[id] for id in sorted(found)]
+
+    async def once(self, own: dict[str, Any]) -> list[dict[str, Any]]:
+        """Rows as of `rows`, asked for this once, without `run`."""
+        try:
+            async with trio.open_nursery() as nursery:
+                await self._round(nursery)
+                nursery.cancel_scope.cancel()
+            return self._rows(own)
+        finally:
+            self._hang_up()
 
     def _members(self) -> dict[int, str]:
         """The other members' addresses, by id."""
@@ -140,7 +155,9 @@ class Others:
                 report = self._report
                 peer = report.host.peers.by_id.get(id)
                 version = peer.route.version if peer is not None and peer.route is not None else VERSION
-                other.inquiry = await Inquiry.open(id, address, report.replica.cluster, report.host.security, version)
+                other.inquiry = await Inquiry.open(
+                    id, address, report.replica.cluster, report.host.security, version, report.log.name()
+                )
             with trio.move_on_after(ANSWER_S):
                 other.fields = await other.inquiry.status()
                 other.answered_s, other.problem, answered = trio.current_time(), "", True
@@ -237,10 +254,12 @@ class Site:
         self._looking = trio.Lock()  # one visitor at a time has payloads read
         self._pages: dict[tuple[str, str], Kept] = {
             ("/metrics", ""): Kept(self._scrape),
-            ("/status", ""): Kept(self._status),
+            ("/status", ""): Kept(functools.partial(self._status, report)),
             ("/", ""): Kept(self._whole_page),
             ("/", "part"): Kept(self._part),
         }
+        #: Status of each other log that was looked at, by its number, with the account that it is made of.
+        self._of_logs: dict[int, tuple[Report, Kept]] = {}
 
     @property
     def log_port(self) -> int:
@@ -268,6 +287,9 @@ class Site:
         if visit.path in _ASSETS:
             return _asset(visit.path)
         kept = self._pages.get((visit.path, "part" if visit.query == "part" else ""))
+        named = parse_qs(visit.query).get("log", [FIRST_NAME])[-1]
+        if visit.path == "/status" and named != FIRST_NAME:
+            kept = self._status_of(named)
         if kept is None and visit.path != "/log":
             return Answer.text(404, "there is nothing here")
         try:
@@ -279,6 +301,18 @@ class Site:
         except Exception as error:  # a page that cannot be made is no reason to end a server that keeps a log
             self._report.log.driver.note("page_failed", path=visit.path, why=f"{type(error).__name__}: {error}")
             return Answer.text(500, "this page cannot be made: see the server's log")
+
+    def _status_of(self, name: str) -> Kept | None:
+        """The status of another log than the first; None if none of this name runs here."""
+        running = {number: (named, report) for number, named, report in self._report.host.reports()}
+        for number, (report, _) in list(self._of_logs.items()):
+            if number not in running or running[number][1] is not report:
+                del self._of_logs[number]
+        for number, (named, report) in running.items():
+            if named == name:
+                made = report, Kept(functools.partial(self._status, report))
+                return self._of_logs.setdefault(number, made)[1]
+        return None
 
     def _objection(self, visit: Visit) -> Answer | None:
         """The refusal of a visit that may not see the page; None if it may."""
@@ -335,15 +369,16 @@ class Site:
     async def _scrape(self) -> Answer:
         return Answer(200, self._metrics.content_type, await self._metrics.text())
 
-    async def _view(self) -> dict[str, Any]:
-        """The whole cluster: each member's status, and what only this server tells. Raises `StoreError`."""
-        report, now_ms = self._report, wall_ms()
+    async def _view(self, report: Report) -> dict[str, Any]:
+        """A log on the whole cluster: each member's status, and what only this server tells. Raises `StoreError`."""
+        now_ms = wall_ms()
         own = await report.status(now_ms)
         lookups = await report.lookups()
         r, counters = report.replica, report.log.driver.counters
         contexts = report.host.security.contexts
+        members = await (self._others.rows(own) if report is self._report else Others(report).once(own))
         return {
-            "members": await self._others.rows(own),
+            "members": members,
             "seen_by": report.host.us.me.id,
             "time_ms": now_ms,
             "rates": [list(rate) for rate in report.log.pulse.rates],
@@ -367,15 +402,15 @@ class Site:
             },
         }
 
-    async def _status(self) -> Answer:
-        text = json.dumps(await self._view(), default=_plain)
+    async def _status(self, report: Report) -> Answer:
+        text = json.dumps(await self._view(report), default=_plain)
         return Answer(200, JSON, text.encode() + b"\n")
 
     async def _whole_page(self) -> Answer:
-        return Answer(200, HTML, render(await self._view(), whole=True).encode("utf-8", "replace"))
+        return Answer(200, HTML, render(await self._view(self._report), whole=True).encode("utf-8", "replace"))
 
     async def _part(self) -> Answer:
-        return Answer(200, HTML, render(await self._view(), whole=False).encode("utf-8", "replace"))
+        return Answer(200, HTML, render(await self._view(self._report), whole=False).encode("utf-8", "replace"))
 
 
 _ASSETS: Mapping[str, str] = {

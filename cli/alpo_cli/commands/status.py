@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import alpo
 from alpo.core.settings import size_text as size
-from alpo.standing import Cluster, full_in, lag_of, sentence
+from alpo.standing import Cluster, full_in, lag_of, logs_of, sentence
 
 from ..exits import Unreached
 from ..options import Target, with_target
@@ -75,6 +76,9 @@ def show(target: Target, found: list[dict[str, Any]]) -> None:
         for id, said in Cluster(found).twins():
             remark(f"server {id}: {said}")
         tell_missing(found)
+        if others := logs_of(found)[1:]:
+            counts = ", ".join(f"{n} {state}" for state, n in Counter(log.state for log in others).items())
+            remark(f"logs besides the first: {counts}; see alpo log list")
         if any(member.get("reachable") for member in found) and Cluster(found).appends().work is False:
             remark(sentence(found))
     require_one(target, found)

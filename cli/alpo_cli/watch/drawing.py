@@ -39,7 +39,7 @@ from alpo.health import Verdict
 from alpo.threads import in_thread
 
 from ..output import escape
-from .rows import COLUMNS, KEYS, Page, Row, Tone, View, details, events, fitting, numbers, rows
+from .rows import COLUMNS, KEYS, LOG_HEADS, Page, Row, Tone, View, details, events, fitting, log_rows, numbers, rows
 from .sight import Sight, rate, rates, says, sentence
 
 _KEYS_BYTES = 1024
@@ -250,6 +250,9 @@ class Frame:
         )
         yield Text("")
         yield from _table(rows(self._sight), width)
+        if logs := log_rows(self._sight):
+            yield Text("")
+            yield from _logs(logs)
         if more := self._sight.findings[1:]:
             yield Text("")
             for finding in more:
@@ -298,6 +301,18 @@ def _pairs(pairs: Sequence[tuple[str, str]]) -> Iterator[Text]:
     aside = max((cell_len(label) for label, _ in pairs), default=0) + GAP
     for label, told in pairs:
         yield Text(set_cell_size(label, aside) if told else "", "dim").append(told, "not dim")
+
+
+def _logs(found: Sequence[tuple[list[str], Tone]]) -> Iterator[Text]:
+    lines = [([head for head, _ in LOG_HEADS], "dim"), *((cells, _TONES[tone]) for cells, tone in found)]
+    widths = [max(cell_len(cells[at]) for cells, _ in lines) for at in range(len(LOG_HEADS))]
+    for cells, style in lines:
+        text = Text(style=style, no_wrap=True, overflow="ellipsis")
+        for (_, right), cell, wide in zip(LOG_HEADS, cells, widths, strict=True):
+            space = " " * (wide - cell_len(cell))
+            text.append((space + cell if right else cell + space) + " " * GAP)
+        text.rstrip()
+        yield text
 
 
 def _table(found: Sequence[Row], width: int) -> Iterator[Text]:

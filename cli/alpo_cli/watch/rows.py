@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from alpo.core.settings import size_text
-from alpo.standing import full_in, lag_of, lag_text, span
+from alpo.standing import LogStanding, full_in, lag_of, lag_text, logs_of, span
 
 from .. import story
 from ..output import escape, rfc3339_ms
@@ -59,6 +59,28 @@ class Row(NamedTuple):
 def rows(sight: Sight) -> list[Row]:
     """A row for each server, in the columns of `COLUMNS`."""
     return [_row(sight, seen) for seen in sight.servers]
+
+
+#: Heads of the table of logs, and which of its columns are numbers.
+LOG_HEADS = (
+    ("log", False), ("number", True), ("leader", True), ("last LSN", True), ("bytes", True), ("state", False),
+    ("behind", False),
+)
+
+
+def log_rows(sight: Sight) -> list[tuple[list[str], Tone]]:
+    """Cells of a row for each log, in the columns of `LOG_HEADS`; [] while there is only the first."""
+    logs = logs_of(sight.rows)
+    return [(_log_cells(log), Tone.BAD if log.state == "failed" else Tone.GOOD) for log in logs] if logs[1:] else []
+
+
+def _log_cells(log: LogStanding) -> list[str]:
+    last = _NOTHING if log.last_lsn is None else f"{log.last_lsn:,}"
+    cells = [
+        log.name, str(log.number), str(log.leader or _NOTHING), last,
+        _size(log.bytes), ("⚠ " if log.state == "failed" else "") + log.state, ", ".join(map(str, log.behind)),
+    ]
+    return [escape(cell) for cell in cells]
 
 
 def _row(sight: Sight, seen: Seen) -> Row:
