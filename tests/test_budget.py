@@ -18,14 +18,15 @@ ROOT = Path(__file__).parents[1]
 #: The most that there may be of each. The directory of logs and hosting took 1,245 lines of alpo
 #: and 1,150 of sim; servers that host several logs, with their messages, files and
 #: clients, 1,400 more of alpo; `--log` is an option of every command of a cluster.
+#: Logs in Spark, in simulated clusters and in files by name: 140 lines of alpo, and an example with what it does not promise.
 BUDGET = {
-    "lines of alpo": 52_600,
+    "lines of alpo": 52_760,
     "lines of cli": 10_800,
     "lines of sim": 18_750,
-    "lines of tests": 71_600,
+    "lines of tests": 71_640,
     "files of alpo, cli and sim": 342,
     "options of alpo and alpo-pipeline": 699,
-    "words of docs and README": 64_300,
+    "words of docs and README": 64_700,
 }
 #: The part of a number that may be left over.
 SPARE = 1 / 20

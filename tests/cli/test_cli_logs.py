@@ -69,8 +69,8 @@ def test_the_files_of_a_log(alpo: Alpo, directory: Path) -> None:
     alpo.run("log", "rename", "files", "papers")
     alpo.run("log", "create", "files")
     for name, count in (("papers", "1"), ("files", "0")):
-        asked = ["log", "query", data, "select count(*) as n from payloads", "--log", name, "--csv"]
-        assert alpo.out(*asked).split() == ["n", count]
+        asked = "select count(*) as n from payloads"
+        assert alpo.out("log", "query", data, asked, "--log", name, "--csv").split() == ["n", count]
         assert alpo.out("log", "export", data, "--log", name).count("\n") == int(count)
         assert ("one" in alpo.out("log", "show", data, "--log", name)) == (name == "papers")
     assert alpo.says("member", "remove", "3", "--log", "papers", code=1).startswith("alpo: members and logs are those")
