@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 #: The most that there may be of each. The directory of logs and hosting took 1,245 lines of alpo
 #: and 1,150 of sim; servers that host several logs, with their messages, files and
 #: clients, 1,400 more of alpo; `--log` is an option of every command of a cluster.
-#: Logs in Spark, in simulated clusters and in files by name: 140 lines of alpo, and an example with what it does not promise.
+#: Logs in Spark, in simulated clusters and in files by their names took 140 lines of alpo.
 BUDGET = {
     "lines of alpo": 52_760,
     "lines of cli": 10_800,

@@ -143,7 +143,7 @@ class Cluster:
         return SimulatedLog(made, self._running(), self._turns)
 
     def _new_log(
-        self, client: str | None, timeout_s: float, queue_max: int, queue_bytes_max: int, log: str
+        self, client: str | None, timeout_s: float, queue_max: int, queue_bytes_max: int, log: str = FIRST_NAME
     ) -> WatchedLog:
         self._parties += 1
         party = self._parties

@@ -349,6 +349,6 @@ async def test_another_log_of_the_servers_and_one_that_was_created_again(
             await log.create_log("billing")
         async with connect(running.addresses, timeout_s=30, log="billing") as billing:
             await billing.append_many([b"other"] * 40)
-        for reader in (query, LogStreamReader(given, ["lsn", "payload"])):  # a query that runs, and one that begins again
+        for reader in (query, LogStreamReader(given, ["lsn", "payload"])):  # the one that runs, and one anew
             with pytest.raises(SourceError, match=r"ALPO_OTHER_LOG: log billing of .*created again"):
                 await in_thread(reader.latestOffset, end, reader.getDefaultReadLimit())
