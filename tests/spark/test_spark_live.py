@@ -347,6 +347,7 @@ async def test_another_log_of_the_servers_and_one_that_was_created_again(
             assert await log.cursors() == []
             await log.delete_log("billing")
             await log.create_log("billing")
+        await until(lambda: not any((server.data / "logs" / "2").exists() for server in running.servers.values()))
         async with connect(running.addresses, timeout_s=30, log="billing") as billing:
             await billing.append_many([b"other"] * 40)
         for reader in (query, LogStreamReader(given, ["lsn", "payload"])):  # the one that runs, and one anew

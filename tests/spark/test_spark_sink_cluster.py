@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 import trio
 from harness import Cluster, cluster
+from probe import until
 
 from alpo import connect
 from alpo.errors import Fenced, Unavailable
@@ -145,6 +146,7 @@ async def test_another_log_of_the_servers_and_one_that_was_created_again(
         async with connect(running.addresses, log="") as log:
             await log.delete_log("billing")
             await log.create_log("billing")
+        await until(lambda: not any((server.data / "logs" / "2").exists() for server in running.servers.values()))
         with pytest.raises(Unavailable, match="this server belongs to"):
             await commit(Job("spark:q", 1, "one"), [part([b"2"], 1)], ledger, to_billing)
         assert await held("billing") == []
