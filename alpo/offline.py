@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from alpo.storage.audit import Fault, Verdict, tell, verify
 from alpo.storage.interface import DamagedStore, StoreError
-from alpo.storage.offline import Found, Source, Summary, open_source
+from alpo.storage.offline import Found, Source, Summary, folder_named, open_source
 from alpo.storage.scrub import DamagedAt, Span
 
 __all__ = [
     "DamagedAt", "DamagedStore", "Fault", "Found", "Source", "Span", "StoreError", "Summary", "Verdict", "digest",
-    "open_source", "tell", "verify",
+    "folder_named", "open_source", "tell", "verify",
 ]
 
 

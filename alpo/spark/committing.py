@@ -39,6 +39,7 @@ from alpo.client.servers import Servers
 from alpo.errors import AlpoError, Fenced, OutOfRange
 
 from .ledger import LENGTH_BYTES, Ledger, Manifest, Part, check, payloads
+from .live import place_of
 from .options import ANY, BATCH_BITS, LAST, SAME, WriteOptions
 from .origin import SourceError
 
@@ -152,14 +153,16 @@ def opener(options: WriteOptions) -> OpenWriter:
 
     @asynccontextmanager
     async def open_writer(client: str | None, cluster: str) -> AsyncIterator[Writer]:
-        servers = Servers(parse_servers(options.servers), cluster=bytes.fromhex(cluster), tls=options.tls)
+        servers = Servers(
+            parse_servers(options.servers), cluster=bytes.fromhex(cluster), tls=options.tls, log=options.log
+        )
         try:
             async with Log(servers, client, options.timeout_s, 2 * UNDER_WAY_MAX, 32 << 20) as log:
                 settings = await log.settings()
                 await log.opened()
                 yield ClusterWriter(log, servers.cluster.hex(), log.last_serial, settings)
         except AlpoError as error:
-            error.add_note(f"writing to {','.join(options.servers)}")
+            error.add_note(f"writing to {place_of(options.servers, options.log)}")
             raise
 
     return open_writer

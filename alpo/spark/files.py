@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from alpo.core.entries import Kind
-from alpo.offline import Source, StoreError, open_source
+from alpo.offline import Source, StoreError, folder_named, open_source
 from alpo.storage.tables import only
 from alpo.wire.requests import PageColumns
 
@@ -29,6 +29,14 @@ class _Ids(NamedTuple):
     end: int
     first_lsn: int
     next_lsn: int
+
+
+def path_of(path: str, log: str) -> str:
+    """Path of the log with this name, "" for the first, in a data directory. Raises `SourceError`."""
+    try:
+        return str(folder_named(Path(path), log)) if log else path
+    except StoreError as error:
+        raise SourceError(str(error)) from error
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 def append_batch(
     df: DataFrame, batch_id: int, *, servers: str | Sequence[str], query: str | None = None,
     checkpoint: str | None = None, timeout_s: float = 60.0, repeat: str = "same", tls: Tls | None = None,
+    log: str = "",
 ) -> None:
     """Append the column ``payload`` of ``df`` once, as batch ``batch_id`` of ``query``: for `foreachBatch`.
 
@@ -28,7 +29,7 @@ def append_batch(
     ``query``: name of the writer (default: the id of the streaming query that this runs in). ``checkpoint``: a
     directory of this writer's own, shared by the driver and all executors; needed for more than one entry of the log.
     ``tls``: certificates, as `alpo.connect` takes them, whose files the driver and the executors see at the same path
-    (default: those that the environment of the driver names).
+    (default: those that the environment of the driver names). ``log``: name of the log, "" for the first.
 
     Raises ValueError without a query and for ``verify_hostname``, and the sink's errors as Spark presents them.
     """
@@ -46,5 +47,5 @@ def append_batch(
         ca, cert, key = tls.files
         writer = writer.options(**{"tls.ca": ca, "tls.cert": cert, "tls.key": key, "tls.name": tls.name})
     writer.options(
-        servers=servers if isinstance(servers, str) else ",".join(servers), timeout=f"{timeout_s:g}s"
+        servers=servers if isinstance(servers, str) else ",".join(servers), timeout=f"{timeout_s:g}s", log=log
     ).save()

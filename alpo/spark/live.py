@@ -18,13 +18,12 @@ import anyio
 from anyio.from_thread import start_blocking_portal
 
 from alpo.client.connection import Connection, Lost
-from alpo.client.log import connect
+from alpo.client.log import Log, connect
 from alpo.client.operator.asking import at_leader, probe_read, unwelcome
 from alpo.client.operator.status import account
 from alpo.client.pages import ColumnPages, Query
 from alpo.client.retry import Again
 from alpo.client.servers import Servers
-from alpo.core.directory import FIRST_NAME
 from alpo.core.members import Role
 from alpo.errors import AlpoError, NoSpace, OutOfRange, Overloaded, Unavailable
 from alpo.tls import Tls
@@ -45,20 +44,27 @@ _REPLICA_S = 5.0
 _HELLO_S, _DOUBLED_MAX, _PAUSE_S = 1.0, 10, 0.25
 
 
+def place_of(servers: tuple[str, ...], log: str) -> str:
+    """Name of a log of these servers in messages."""
+    cluster = f"the cluster at {','.join(servers)}"
+    return f"log {log} of {cluster}" if log else cluster
+
+
 @dataclass(frozen=True)
 class ServerOrigin:
     """Live servers of a cluster. ``servers``: HOST:PORT each; ``read_from``: "any", "leader", or a server's id;
-    ``cluster``: hex id of the only acceptable one, or ""."""
+    ``cluster``: hex id of the only acceptable one, or ""; ``log``: the log's name, "" for the first."""
 
     servers: tuple[str, ...]
     read_from: str = "any"
     timeout_s: float = 30.0
     cluster: str = ""
     tls: Tls | None = None
+    log: str = ""
 
     @property
     def where(self) -> str:
-        return f"the cluster at {','.join(self.servers)}"
+        return place_of(self.servers, self.log)
 
     def extent(self) -> Extent:
         async def ask(servers: Servers, leader: Connection) -> Page:
@@ -76,7 +82,7 @@ class ServerOrigin:
     def _of_leader(self, ask: Callable[[Servers, Connection], Awaitable[T]]) -> tuple[T, Servers]:
         """The leader's answer, and the servers as they are then (closed). Raises `SourceError`."""
         async def until_told() -> tuple[T, Servers]:
-            servers = Servers(self.servers, tls=self.tls)
+            servers = Servers(self.servers, tls=self.tls, log=self.log)
             try:
                 return await at_leader(servers, lambda leader: ask(servers, leader), self.timeout_s), servers
             finally:
@@ -89,7 +95,7 @@ class ServerOrigin:
 
     def lsn_since(self, time_ms: int) -> int:
         async def ask() -> int | None:
-            async with connect(self.servers, timeout_s=self.timeout_s, tls=self.tls, log=FIRST_NAME) as log:
+            async with self._connect() as log:
                 async with log.read(since=_EPOCH + timedelta(milliseconds=time_ms)) as records:
                     async for record in records:
                         return record.lsn
@@ -103,7 +109,7 @@ class ServerOrigin:
         answers or all are too busy, or if the log does not hold ``lsn`` any more. Raises `SourceError`."""
         async def ask() -> bool:
             try:
-                async with connect(self.servers, timeout_s=self.timeout_s, tls=self.tls, log=FIRST_NAME) as log:
+                async with self._connect() as log:
                     await log.set_cursor(name, lsn)
                     return True
             except (Unavailable, Overloaded, NoSpace, OutOfRange) as error:
@@ -111,6 +117,9 @@ class ServerOrigin:
                 return False
 
         return self._run(ask)
+
+    def _connect(self) -> Log:
+        return connect(self.servers, timeout_s=self.timeout_s, tls=self.tls, log=self.log)
 
     def _run(self, ask: Callable[[], Awaitable[T]]) -> T:
         try:
@@ -162,7 +171,7 @@ class ServerOrigin:
 
     def _pages_of(self, replica: int | None, first_lsn: int, last_lsn: int, hello_s: float) -> Iterator[Stretch]:
         query = Query(first_lsn, last_lsn, replica is not None, replica, 0, 0, "", False)
-        servers = Servers(self.servers, cluster=bytes.fromhex(self.cluster), tls=self.tls)
+        servers = Servers(self.servers, cluster=bytes.fromhex(self.cluster), tls=self.tls, log=self.log)
         page_s = self.timeout_s if replica is None else min(_REPLICA_S, self.timeout_s)
         with start_blocking_portal(_BACKEND) as portal:
             pages = ColumnPages(servers, query, page_s)

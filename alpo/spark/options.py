@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from alpo.addresses import parse_servers
+from alpo.core.directory import FIRST_NAME, LOG_NAME_WANTED, valid_log
 from alpo.core.entries import CLIENT_BYTES_MAX, valid_name
 from alpo.core.machine.cursors import NAME_WANTED, valid_cursor
 from alpo.errors import TlsError
@@ -52,6 +53,7 @@ def not_with(options: str, others: str, why: str) -> Rule:
 
 _READS = (
     not_with("path", "servers", "one of them says where the log is"),
+    only_with("log", "servers path", "it picks one of the logs there, and an archive is of one log"),
     not_with("startingLsn", "startingTimestamp", "only one of them can say where to begin"),
     not_with("endingLsn", "endingTimestamp", "only one of them can say where to end"),
     not_with("endingLsn endingTimestamp", READ_STREAM, "a stream has no end"),
@@ -109,11 +111,12 @@ T = TypeVar("T")
 _TLS = ("tls.ca", "tls.cert", "tls.key", "tls.name")
 #: Names of all options of a read, and of a write; `SPARKS` are Spark's own, which it shows to a sink.
 READS = (
-    "servers", "path", "archivePath", "verifyArchive", "startingLsn", "startingTimestamp", "startingTimestampStrategy",
-    "endingLsn", "endingTimestamp", "recordsPerPartition", "state", "asOfLsn", "readFrom", "failOnDataLoss",
-    "maxRecordsPerTrigger", "maxBytesPerTrigger", "minRecordsPerTrigger", "maxTriggerDelay", "cursor", "timeout", *_TLS,
+    "servers", "path", "log", "archivePath", "verifyArchive", "startingLsn", "startingTimestamp",
+    "startingTimestampStrategy", "endingLsn", "endingTimestamp", "recordsPerPartition", "state", "asOfLsn", "readFrom",
+    "failOnDataLoss", "maxRecordsPerTrigger", "maxBytesPerTrigger", "minRecordsPerTrigger", "maxTriggerDelay", "cursor",
+    "timeout", *_TLS,
 )
-WRITES = ("servers", "checkpointLocation", "txnAppId", "txnVersion", "txnRepeat", "mode", "timeout", *_TLS)
+WRITES = ("servers", "log", "checkpointLocation", "txnAppId", "txnVersion", "txnRepeat", "mode", "timeout", *_TLS)
 SPARKS = ("queryName",)
 
 EARLIEST, LATEST = "earliest", "latest"
@@ -133,7 +136,7 @@ WRITER_PREFIX = "spark:"
 class ReadOptions:
     """Options of a read. ``starting``, ``ending``: an LSN, `EARLIEST` or `LATEST`; ``ending`` is included, the time
     ``until_ms`` is not. ``state``: read not the payloads, but the state that they make up to ``as_of``, an LSN or
-    `LATEST`.
+    `LATEST`. ``log``: the log's name, "" for the first.
 
     ``read_from``: "any", "leader" or a server's id. ``cursor``: the name of the one that a stream moves, or "".
     Times in seconds; 0 and None: not restricted.
@@ -160,6 +163,7 @@ class ReadOptions:
     tls: Tls | None = None
     state: bool = False
     as_of: int | str = LATEST
+    log: str = ""
 
     @staticmethod
     def of(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -202,6 +206,7 @@ class ReadOptions:
             cursor=options.take("cursor", _cursor, ""),
             timeout_s=options.take("timeout", _timeout, 30.0),
             tls=options.tls(), state=options.take("state", _flag, False), as_of=options.take("asOfLsn", _end, end),
+            log=options.take("log", _log, ""),
         )
 
 
@@ -213,7 +218,7 @@ def wants_state(given: Mapping[str, str]) -> bool:
 @dataclass(frozen=True)
 class WriteOptions:
     """Options of a write. ``directory``: the checkpoint's, or ""; ``app``, ``version``: "" and -1 if the user does not
-    number the write; ``repeat``: as of `committing.Job`."""
+    number the write; ``repeat``: as of `committing.Job`; ``log``: the log's name, "" for the first."""
 
     servers: tuple[str, ...]
     directory: str = ""
@@ -223,6 +228,7 @@ class WriteOptions:
     timeout_s: float = 60.0
     tls: Tls | None = None
     repeat: str = ANY
+    log: str = ""
 
     @staticmethod
     def of(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
@@ -241,6 +247,7 @@ class WriteOptions:
             options.take("timeout", _timeout, 60.0),
             options.tls(),
             options.take("txnRepeat", _one_of(ANY, LAST, SAME), LAST if streaming else ANY),
+            options.take("log", _log, ""),
         )
         if streaming and not made.direct and not made.directory:
             raise SourceError(
@@ -319,6 +326,12 @@ def _cursor(text: str) -> str:
     if not valid_cursor(text):
         raise ValueError(NAME_WANTED)
     return text
+
+
+def _log(text: str) -> str:
+    if text not in ("", FIRST_NAME) and not valid_log(text):
+        raise ValueError(LOG_NAME_WANTED)
+    return "" if text == FIRST_NAME else text
 
 
 def _directory(text: str) -> str:

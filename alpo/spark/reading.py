@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from .archive import ArchiveOrigin, JoinedOrigin
 from .columns import arrow_schema, batch_of
-from .files import FileOrigin
+from .files import FileOrigin, path_of
 from .live import ServerOrigin
 from .options import EARLIEST, LATEST, ReadOptions
 from .origin import DataLoss, Extent, Origin, Range, SourceError, Stretch
@@ -37,12 +37,15 @@ JOINED_ROWS, JOINED_BYTES = 4_096, 512 << 10
 
 
 def origin_of(options: ReadOptions) -> Origin:
-    """The origin that the options name."""
+    """The origin that the options name. Raises `SourceError`."""
     archive = ArchiveOrigin(options.archive, options.verify_archive)
     if not (options.path or options.servers):
         return archive
-    servers = ServerOrigin(options.servers, options.read_from, options.timeout_s, tls=options.tls)
-    log: Origin = FileOrigin(options.path) if options.path else servers
+    log: Origin
+    if options.path:
+        log = FileOrigin(path_of(options.path, options.log))
+    else:
+        log = ServerOrigin(options.servers, options.read_from, options.timeout_s, tls=options.tls, log=options.log)
     return JoinedOrigin(archive, log) if options.archive else log
 
 
@@ -58,8 +61,9 @@ def check_cluster(origin: Origin, found: Extent, wanted: str) -> None:
     """Raise `SourceError` if this is another log than the one read before."""
     if found.cluster != wanted:
         raise SourceError(
-            f"ALPO_OTHER_LOG: {origin.where} is cluster {found.cluster}, and this query has read cluster {wanted}: its "
-            "LSNs mean something else. Use the right servers or path, or begin with a new checkpoint"
+            f"ALPO_OTHER_LOG: {origin.where} is cluster {found.cluster}, and this query has read cluster {wanted}: its"
+            " LSNs mean something else. Use the right servers, path or log (one that was deleted and created again is"
+            " another one), or begin with a new checkpoint"
         )
 
 

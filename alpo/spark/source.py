@@ -215,7 +215,10 @@ class Follower:
         if not self.options.cursor or lsn == self._cursor_lsn:
             return
         given = self.options
-        servers = ServerOrigin(given.servers, timeout_s=given.timeout_s, cluster=str(offset["log"]), tls=given.tls)
+        servers = ServerOrigin(
+            given.servers, timeout_s=given.timeout_s, cluster=str(offset["log"]), tls=given.tls,
+            log=given.log,
+        )
         if servers.move_cursor(given.cursor, lsn):
             self._cursor_lsn = lsn
 

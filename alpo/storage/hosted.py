@@ -34,8 +34,8 @@ from .boot import LOCK_NAME, set_aside
 from .interface import DamagedStore, StoreError
 from .sqlite import SqliteStore
 
-#: Folders in the data directory; the file that says whose store lies beside it.
-LOGS, DELETED, MARK = "logs", "deleted", "log.json"
+#: Folder of deleted logs in the data directory; the file that says whose store lies beside it.
+DELETED, MARK = "deleted", "log.json"
 _FORMAT = 1
 _TIME, _TIME_CHARS = "%Y%m%dT%H%M%SZ", len("20261124T200100Z")
 _RETIRED = "-retired"
@@ -100,7 +100,7 @@ class _Mark(NamedTuple):
 
 def folder_of(data: Path, number: int) -> Path:
     """The folder of log ``number`` in the data directory; that itself for the first log."""
-    return data if number == FIRST_NUMBER else data / LOGS / str(number)
+    return data if number == FIRST_NUMBER else data / schema.LOGS / str(number)
 
 
 def make_store(data: Path, server_id: int, number: int, name: str, cluster: bytes) -> FoundStore:
@@ -125,7 +125,7 @@ def find_stores(data: Path, server_id: int, *, alone: bool = False) -> tuple[lis
     is held. ``alone``: no other server could restore a log, so a damaged store stays where it is."""
     found: list[FoundStore] = []
     troubles: list[Trouble] = []
-    for folder in _folders(data / LOGS):
+    for folder in _folders(data / schema.LOGS):
         if not folder.name.isdecimal():
             continue
         try:

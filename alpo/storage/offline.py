@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from alpo.core.directory import FIRST_NAME, Listing, changed, listing_of
 from alpo.core.disk import Base
 from alpo.core.entries import (
     DIGEST_BYTES,
@@ -29,6 +30,7 @@ from alpo.core.entries import (
     Entry,
     Kind,
     body_digest,
+    parse_body,
     verify,
     verify_headers,
 )
@@ -37,7 +39,7 @@ from . import schema
 from .boot import LOCK_NAME
 from .connections import as_database, connect_reader, translate
 from .interface import DamagedStore, StoreError, WrongStore
-from .rows import Hard
+from .rows import Hard, applied_from_json
 from .scrub import read_alone
 from .search import first_id_where, holds_lsn, is_since, read_head
 from .tables import SELECT, Columns, sound_columns, verify_payloads
@@ -339,6 +341,39 @@ def open_source(where: Path) -> Iterator[Source]:
     finally:
         if live and not there[1]:
             _take_away(beside[1])
+
+
+def folder_named(data: Path, name: str) -> Path:
+    """The folder of a log in a data directory, by the name that it has at the end of the first log's file there; "":
+    the first log. Raises `StoreError`."""
+    if name in ("", FIRST_NAME):
+        return data
+    if data.is_file():
+        raise StoreError(f"{data} is a file of one log: a log is picked by its name in a data directory")
+    with open_source(data) as source:
+        try:
+            with source.snapshot() as db:
+                listing = _listing(db)
+        except ValueError as error:
+            raise DamagedStore(f"{source.path}: the directory of logs: {error}") from error
+    found = listing.named(name)
+    if found is None:
+        names = ", ".join(log.name for log in listing.logs) or "none"
+        raise StoreError(f"{data} has no log {name}; besides the first it has {names}")
+    return data / schema.LOGS / str(found.number)
+
+
+def _listing(db: sqlite3.Connection) -> Listing:
+    """The directory of logs at the end of a file. Raises ValueError."""
+    row = db.execute("SELECT state, checksum FROM applied WHERE only = 1").fetchone()
+    saved = applied_from_json(*row) if row is not None else {}
+    listing = listing_of(saved.get("directory"))
+    later = "kind = ? AND id > ?", (int(Kind.LOGS), saved.get("applied_id", 0))
+    for fields in as_database(db).table("log").rows_where(*later, order_by="id"):
+        entry = Entry(**fields)
+        verify(entry)
+        listing = changed(listing, parse_body(entry))
+    return listing
 
 
 def _take_away(index: Path) -> None:

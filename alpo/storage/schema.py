@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from sqlite_utils import Database
 
 DB_NAME = "alpo.db"
+#: Folder in a data directory with the stores of logs besides the first, by their numbers.
+LOGS = "logs"
 _NEW_NAME = DB_NAME + ".new"
 APPLICATION_ID = 0x414C504F  # "ALPO"
 #: Application id of a backup, which has the same schema: no server of any version starts on it.

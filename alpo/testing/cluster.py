@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from alpo.client.record import PageEntry, Record, records_of
-from alpo.client.servers import Servers
+from alpo.client.servers import Servers, given_log
+from alpo.core.directory import FIRST_NAME, LOG_NAME_WANTED, valid_log
 from alpo.core.entries import Kind, parts
 from alpo.core.ranks import State
 from alpo.errors import Unavailable
@@ -41,13 +42,14 @@ class Cluster:
     ``seed``: equal seeds give the same run, of the same code. ``servers``: 1 to 9. ``faults``: True for random faults
     of all kinds, or the names of those wanted (`alpo.testing.FAULTS`), on average one in ``fault_every_s`` virtual
     seconds; faults that the test itself asks for need none of this. ``patience_s``: virtual seconds after which a call
-    that waits raises `Stuck`. Use it in a ``with``: leaving it heals everything, demands that the cluster makes
-    progress, and checks what every client was told against the log. Raises `Broken`, with the seed.
+    that waits raises `Stuck`. ``logs``: names of the logs that the servers keep besides the first
+    one. Use it in a ``with``: leaving it heals everything, demands that the cluster makes progress, and checks what
+    every client was told against the log. Raises `Broken`, with the seed.
     """
 
     def __init__(
         self, seed: int = 0, servers: int = 3, faults: bool | Sequence[str] = False, *, fault_every_s: float = 2.0,
-        election_timeout_s: float = 0.5, patience_s: float = 600.0,
+        election_timeout_s: float = 0.5, patience_s: float = 600.0, logs: Sequence[str] = (),
     ) -> None:
         names = tuple(FAULTS if faults else ()) if isinstance(faults, bool) else tuple(faults)
         self.seed = seed
@@ -55,11 +57,15 @@ class Cluster:
         self.recipe = _recipe(
             seed=seed, servers=servers, faults=faults, fault_every_s=fault_every_s,
             election_timeout_s=election_timeout_s, patience_s=patience_s,
+            logs=logs,
         )
+        for name in logs:
+            if not valid_log(name) or list(logs).count(name) > 1:
+                raise ValueError(f"logs {logs!r}: {LOG_NAME_WANTED}, and each is another one")
         chosen = options(seed, servers, names, fault_every_s, election_timeout_s)
-        self._world = ClusterWorld(chosen, "client" in names)
+        self._world = ClusterWorld(chosen, "client" in names, logs)
         self._network = Network(self._world)
-        self._ledger = Ledger()
+        self._ledgers = {world.name: Ledger() for world in self._world.worlds}
         self._patience_s = patience_s
         self._addresses = [host.address for host in self._world.stage.hosts.values()]
         self._parties = 0
@@ -82,7 +88,7 @@ class Cluster:
         self._engine = Engine(self._world, self.recipe, self._patience_s)
         self._turns = Turns(self._engine)
         try:
-            self._engine.drive(lambda: self._world.leader() is not None)
+            self._engine.drive(lambda: all(world.leader() is not None for world in self._world.worlds))
             self._engine.call(self._world.begin_faults)
         except BaseException:
             self.close()
@@ -108,39 +114,43 @@ class Cluster:
         """Heal everything for good, demand progress, and check what all clients were told. Raises `Broken`."""
         self._call(partial(self._world.mend, for_good=True))
         bound_s = LEADER_WITHIN_TIMEOUTS * self._world.options.election_timeout_us / SECOND + 3
-        try:
-            with self.connect_sync(timeout_s=bound_s) as log:
-                list(log.read(last=1))
-        except Unavailable as error:
-            raise Broken("no progress", f"{error}, after everything was healed [{self.recipe}]") from error
-        self._call(partial(demand_settled, self._world.clients))
-        self._call(lambda: self._ledger.check(self._world.safety.guaranteed))
+        for world in self._world.worlds:
+            try:
+                with self.connect_sync(timeout_s=bound_s, log=world.name) as log:
+                    list(log.read(last=1))
+            except Unavailable as error:
+                raise Broken("no progress", f"{error}, after everything was healed [{self.recipe}]") from error
+            self._call(partial(demand_settled, world.clients))
+            self._call(partial(self._ledgers[world.name].check, world.safety.guaranteed))
 
     # -- clients ----------------------------------------------------------------------------------------
 
     def connect_sync(
         self, client: str | None = None, timeout_s: float = 10.0, *, queue_max: int = 10_000,
-        queue_bytes_max: int = 32 << 20,
+        queue_bytes_max: int = 32 << 20, log: str = FIRST_NAME,
     ) -> SimulatedSyncLog:
         """A `SyncLog`, as of `alpo.connect_sync`; its calls let virtual time go on until they are answered."""
-        log = self._new_log(client, timeout_s, queue_max, queue_bytes_max)
-        return SimulatedSyncLog(log, queue_max, self._running())
+        made = self._new_log(client, timeout_s, queue_max, queue_bytes_max, log)
+        return SimulatedSyncLog(made, queue_max, self._running())
 
     def connect(
         self, client: str | None = None, timeout_s: float = 10.0, *, queue_max: int = 10_000,
-        queue_bytes_max: int = 32 << 20,
+        queue_bytes_max: int = 32 << 20, log: str = FIRST_NAME,
     ) -> SimulatedLog:
         """A `Log`, as of `alpo.connect`, under trio or asyncio. Virtual time goes on while all tasks wait for the
         cluster."""
-        log = self._new_log(client, timeout_s, queue_max, queue_bytes_max)
-        return SimulatedLog(log, self._running(), self._turns)
+        made = self._new_log(client, timeout_s, queue_max, queue_bytes_max, log)
+        return SimulatedLog(made, self._running(), self._turns)
 
-    def _new_log(self, client: str | None, timeout_s: float, queue_max: int, queue_bytes_max: int) -> WatchedLog:
+    def _new_log(
+        self, client: str | None, timeout_s: float, queue_max: int, queue_bytes_max: int, log: str = FIRST_NAME
+    ) -> WatchedLog:
         self._parties += 1
         party = self._parties
-        dialler = self._network.dialler(client or f"client {party}", party)
+        dialler = self._network.dialler(client or f"client {party}", party, given_log(log))
+        ledger = self._ledgers.get(log or FIRST_NAME) or Ledger()  # another one will never be told anything
         servers = Servers(self._addresses, dialler.open, random.Random(f"{self.seed}/client/{party}"))
-        return WatchedLog(servers, client, timeout_s, queue_max, queue_bytes_max, self._ledger)
+        return WatchedLog(servers, client, timeout_s, queue_max, queue_bytes_max, ledger)
 
     # -- time -------------------------------------------------------------------------------------------
 
@@ -183,17 +193,21 @@ class Cluster:
 
     @property
     def leader(self) -> int | None:
-        """The id of the leader of the highest term; None while nobody leads."""
-        leading = [r for r in self._world.replicas() if r.state is State.LEADER]
+        """The id of the first log's leader of the highest term; None while nobody leads."""
+        return self.leader_of(FIRST_NAME)
+
+    def leader_of(self, log: str) -> int | None:
+        """The id of a log's leader of the highest term; None while nobody leads."""
+        leading = [r for r in self._world_of(log).replicas() if r.state is State.LEADER]
         return max(leading, key=lambda r: r.term).me.id if leading else None
 
     def up(self, id: int) -> bool:
         """True if this server's process runs."""
         return self._world.up(self._known(id))
 
-    def log(self) -> list[Record]:
-        """Every payload that is guaranteed by now, in order, whether any client was told yet or not."""
-        found = list(self._world.safety.guaranteed)
+    def log(self, name: str = FIRST_NAME) -> list[Record]:
+        """Every payload of a log that is guaranteed by now, in order, whether any client was told yet or not."""
+        found = list(self._world_of(name).safety.guaranteed)
         rows: list[PageEntry] = [
             (e.id, e.term, e.time_ms, e.client, *part) for e in found if e.kind == Kind.DATA for part in parts(e)
         ]
@@ -221,14 +235,14 @@ class Cluster:
         self._known(id)
         self._do(f"restart {id}", partial(self._world.boot, id))
 
-    def kill_leader(self, *, back_after_s: float | None = None) -> int:
-        """`crash` the leader; returns its id.
+    def kill_leader(self, *, back_after_s: float | None = None, log: str = FIRST_NAME) -> int:
+        """`crash` a log's leader; returns its id.
 
         Waits for a leader if there is none; called by `after`, it does nothing then and returns 0.
         """
-        if self.leader is None and not self._running().inside:
-            self.until(lambda: self.leader is not None)
-        id = self.leader
+        if self.leader_of(log) is None and not self._running().inside:
+            self.until(lambda: self.leader_of(log) is not None)
+        id = self.leader_of(log)
         if id is None:
             return 0
         self.crash(id, back_after_s=back_after_s)
@@ -272,6 +286,13 @@ class Cluster:
         self._do("heal", partial(self._world.mend, for_good=False))
 
     # -- inside -----------------------------------------------------------------------------------------
+
+    def _world_of(self, log: str) -> ClusterWorld:
+        """The world of a log. Raises ValueError if there is none of that name."""
+        for world in self._world.worlds:
+            if world.name == log:
+                return world
+        raise ValueError(f"there is no log {log}, only {', '.join(self._ledgers)}")
 
     def _known(self, id: int) -> int:
         """``id``, if there is such a server. Raises ValueError."""

@@ -17,15 +17,33 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import anyio
 
 from alpo.client.connection import Connection, Lost
+from alpo.core.directory import FIRST_NAME, FIRST_NUMBER, NONCE_BYTES, Listing, LogOptions, NamedLog
 from alpo.core.entries import Part, join_payloads, parts, split_payloads
 from alpo.core.ready import Input
 from alpo.core.replica import Replica
-from alpo.core.requests import Code, CreateLog, CursorsAre, ListCursors, ReadAt, ReadIndex, Refused, Reply
+from alpo.core.requests import (
+    ChangeMember,
+    Code,
+    CreateLog,
+    CursorsAre,
+    DeleteLog,
+    ListCursors,
+    ListLogs,
+    LogRequest,
+    LogsAre,
+    ReadAt,
+    ReadIndex,
+    Refused,
+    RenameLog,
+    Reply,
+    SetLog,
+)
+from alpo.core.settings import Settings
 from alpo.dialling import Way
 from alpo.errors import ProtocolError, Unavailable
 from alpo.node.admission import Limits, frame_bytes
@@ -50,13 +68,16 @@ from .world import DELAY_US, ClusterWorld, Wire
 #: Seconds after which a dial that nobody answers is given up: a new one finds out whether the network is mended.
 DIAL_S = 1.0
 _PAGE_US = 300
+_OF_THE_CLUSTER = "members and logs are those of the cluster: ask its first log"
 #: Requests that no simulated server can do, and why.
 _REFUSED = {
     w.Backup: "a simulated server has no data file to copy",
     w.GiveBack: "a simulated server has no data file to make smaller",
     w.AcceptClocks: "simulated clocks never leap",
     w.RangeDigest: "simulated servers do not compare what they hold",
-    CreateLog: "simulated servers keep one log",
+    **dict.fromkeys(
+        (CreateLog, SetLog, RenameLog, DeleteLog), "a simulated cluster keeps the logs that it was made with"
+    ),
 }
 
 
@@ -73,7 +94,7 @@ class ServerEnd:
         self.wire = wire
         self.closed = ""
         self.queued_bytes = 0
-        self._world = wire.world
+        self._world: ClusterWorld = wire.world
         self._host: Host = self._world.stage.hosts[wire.server]
         self._counters = Counters(Elections(wire.server))
         self._inbox: deque[bytes] = deque()
@@ -83,7 +104,8 @@ class ServerEnd:
         #: Handlers of the requests that the core does not answer, by their types.
         self.handlers: dict[type, Handler] = {
             w.Read: self._begin_read, w.ReadColumns: self._begin_read, ListCursors: self._begin_cursors,
-            w.AwaitReplicated: self._begin_await, w.Status: self._begin_status, w.ListEvents: self._begin_events,
+            ListLogs: self._begin_logs, w.AwaitReplicated: self._begin_await, w.Status: self._begin_status,
+            w.ListEvents: self._begin_events,
             **{request: partial(_refuse, why) for request, why in _REFUSED.items()},
         }
         wire.to_server.arrive = self._arrive
@@ -127,13 +149,21 @@ class ServerEnd:
         hello = decode_hello(body)
         if not isinstance(hello, w.ClientHello):
             raise WireError("a connection begins with a client's hello")
+        if hello.log not in ("", FIRST_NAME):
+            if hello.log not in self._world.others:
+                self._part(Code.NO_SUCH_LOG, f"there is no log {hello.log} on this server")
+                return
+            self._world = self._world.others[hello.log]
+            self._host = self._world.stage.hosts[self.wire.server]
+            self.handlers |= dict.fromkeys((*get_args(LogRequest), ChangeMember), partial(_refuse, _OF_THE_CLUSTER))
         cluster = self.replica.cluster
         if hello.cluster and hello.cluster != cluster:
             self._part(Code.INVALID, f"this server belongs to {cluster.hex() or 'no cluster yet'}")
             return
         self._frames.bytes_max = frame_bytes(self.replica.settings)
         self._version = hello.version
-        self.push(encode(server_hello(self.replica, hello.version, self._host.wall_ms(self._world.now_us))))
+        told = server_hello(self.replica, hello.version, self._host.wall_ms(self._world.now_us))
+        self.push(encode(told._replace(number=self._world.number, name=self._world.name)))
         self._client = ClientRequests(self, self, self, hello.version)
 
     def _part(self, code: Code, why: str) -> None:
@@ -312,6 +342,15 @@ class ServerEnd:
         id = self._host.store.find_lsn(lsn, r.readable_id)
         return id if id <= r.readable_id else r.last_id + 1
 
+    def _begin_logs(self, client: ClientRequests, ask: ListLogs) -> None:
+        """Answer with the logs besides the first."""
+        nonce, settings = bytes(NONCE_BYTES), Settings().to_plain()
+        logs = []
+        for log in self.wire.world.others.values():
+            first_list = log.stage.hosts[self._host.id].store.boot().start.first_list
+            logs.append(NamedLog(log.number, log.name, nonce, LogOptions(), settings, first_list))
+        client.settle(LogsAre(cast(int, ask.origin), Listing(tuple(logs), next_number=FIRST_NUMBER + 1 + len(logs))))
+
     def asked(self, who: str, what: str, how: str) -> None:
         pass
 
@@ -430,9 +469,9 @@ class Network:
         world.on_down, world.on_wake = self._down, self._wake
         world.on_mended, world.on_client_fault = self.mended, self._fault
 
-    def dialler(self, client: str, party: int) -> Dialler:
-        """The `Dialler` that makes the connections of one client; ``party``: its number, for the checks."""
-        return Dialler(self, client, party)
+    def dialler(self, client: str, party: int, log: str) -> Dialler:
+        """The `Dialler` that makes the connections of one client to a log; ``party``: its number, for the checks."""
+        return Dialler(self, client, party, log)
 
     def add(self, client: ClientEnd, server: ServerEnd, wire: Wire) -> None:
         """Keep a new connection; forget those that are over."""
@@ -480,8 +519,9 @@ class Network:
 class Dialler:
     """One client's way to connections: `open` stands for `Connection.open`."""
 
-    def __init__(self, network: Network, client: str, party: int) -> None:
+    def __init__(self, network: Network, client: str, party: int, log: str) -> None:
         self._network = network
+        self._log = log
         self._client = client
         self._party = party
         self._count = 0
@@ -492,7 +532,7 @@ class Dialler:
         try:
             with anyio.fail_after(min(timeout_s, DIAL_S)):
                 connection = await self._dial(address)
-                await connection.greet(cluster)
+                await connection.greet(cluster, self._log)
         except BaseException as error:
             if connection is not None:
                 connection.close()

@@ -1,4 +1,6 @@
 """The world of a test's cluster: servers without clients, faults at random or when the test asks; and wires to clients.
+Each log besides the first is an `OtherLog`: a world of its own on the same servers, which end, stand still and are cut
+off as wholes, on one time.
 
 Laws:
 
@@ -11,7 +13,10 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
+from alpo.core.directory import FIRST_NAME, FIRST_NUMBER
 from alpo.core.ready import Input
 from alpo.core.requests import AppendRun, Origin, Refused, Reply
 from alpo_sim.host import Host
@@ -52,7 +57,12 @@ def options(
 class ClusterWorld(World):
     """A simulated world without clients of its own. To be touched in the engine's thread only."""
 
-    def __init__(self, options: Options, client_faults: bool) -> None:
+    number, name = FIRST_NUMBER, FIRST_NAME
+
+    def __init__(self, options: Options, client_faults: bool, logs: Sequence[str] = ()) -> None:
+        #: The cluster's other logs, by name.
+        self.others: dict[str, OtherLog] = {}
+        self._names = logs
         self._heard: dict[Origin, tuple[Heard, int]] = {}  # -> who gets the reply, answers outstanding
         self._asked = 0
         #: Server id -> functions to call after each of its steps, and after its process has ended.
@@ -67,10 +77,59 @@ class ClusterWorld(World):
         self._client_rng = random.Random(f"client faults {options.seed}")
         self._client_faults = client_faults
         super().__init__(options)
-        self.stage.on_crash = lambda host: self.on_down(host.id)
+        self.stage.on_crash = self._ended
         if options.servers == 1:  # a single server is founded by an operator's command only (R29)
             self.initialised = True
             self.after(SECOND, self._initialise, 1)
+        for number, name in enumerate(logs, FIRST_NUMBER + 1):
+            self.others[name] = OtherLog(self, number, name)
+
+    @property
+    def worlds(self) -> list[ClusterWorld]:
+        """The worlds of all logs, the first one's at the front."""
+        return [self, *self.others.values()]
+
+    # -- servers with several logs ----------------------------------------------------------------------
+
+    def at(self, when_us: int, call: Callable[..., None], *args: Any) -> None:
+        if self._names:
+            super().at(when_us, self._at_one_time, call, args)
+        else:
+            super().at(when_us, call, *args)
+
+    def _at_one_time(self, call: Callable[..., None], args: tuple[Any, ...]) -> None:
+        self._tell_time()
+        call(*args)
+
+    def _tell_time(self) -> None:
+        for other in self.others.values():
+            other.stage.now_us = self.stage.now_us
+
+    def run_until(self, until_us: int, condition: Callable[[], bool] = lambda: False) -> bool:
+        try:
+            return super().run_until(until_us, condition)
+        finally:
+            self._tell_time()
+
+    def boot(self, id: int) -> None:
+        super().boot(id)
+        for other in self.others.values():
+            other.boot(id)
+
+    def _ended(self, host: Host) -> None:
+        self.on_down(host.id)
+        for other in self.others.values():
+            other.crash(host.id)
+
+    def set_cuts(self, cut: list[tuple[int, int]]) -> None:
+        super().set_cuts(cut)
+        for other in self.others.values():
+            other.set_cuts(cut)
+
+    def set_clock(self, id: int, rate: float, jump_ms: int) -> None:
+        super().set_clock(id, rate, jump_ms)
+        for other in self.others.values():
+            other.set_clock(id, rate, jump_ms)
 
     # -- asking -----------------------------------------------------------------------------------------
 
@@ -136,7 +195,8 @@ class ClusterWorld(World):
         """End a pause."""
         if self._held.pop(id, False) and self.up(id):
             self.paused_until[id] = self.now_us
-            self.poke(self.stage.hosts[id])
+            for each in self.worlds:
+                each.poke(each.stage.hosts[id])
             self.on_wake(id)
 
     def crash(self, id: int) -> None:
@@ -158,15 +218,43 @@ class ClusterWorld(World):
         if for_good:
             self.faults.end()
             self._client_faults = False
-            self.links.quiet = True
+            for each in self.worlds:
+                each.links.quiet = True
         self.client_cuts.clear()
         for id in list(self._held):
             self.let_go(id)
         self.set_cuts([])
-        self.restart_all()
+        for each in self.worlds:
+            each.restart_all()
         for id in self.stage.hosts:
             self.on_wake(id)
         self.on_mended()
+
+
+class OtherLog(ClusterWorld):
+    """The world of a log besides the first: time, ends, pauses, stalls and cuts are those of the first log's world. The
+    log is there from the beginning on: its servers found it as they found the first one."""
+
+    def __init__(self, first: ClusterWorld, number: int, name: str) -> None:
+        self.number = number
+        self.name = name
+        self._first = first
+        o = first.options
+        super().__init__(replace(o, seed=o.seed * 1000 + number, limits=(*o.limits, ("first_log", False))), False)
+        self.paused_until, self.stalled_until = first.paused_until, first.stalled_until
+        for id, host in first.stage.hosts.items():  # a server has one clock
+            ahead_ms = host.wall_offset_ms - self.stage.hosts[id].wall_offset_ms
+            self.stage.set_clock(id, host.rate, ahead_ms)
+
+    def at(self, when_us: int, call: Callable[..., None], *args: Any) -> None:
+        self._first.at(when_us, call, *args)
+
+    def run_until(self, until_us: int, condition: Callable[[], bool] = lambda: False) -> bool:
+        return self._first.run_until(until_us, condition)
+
+    def boot(self, id: int) -> None:
+        if self._first.up(id):
+            super().boot(id)
 
 
 DELAY_US = (100, 1000)

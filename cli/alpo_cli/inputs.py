@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from .exits import UsageProblem, reason
+from .exits import UsageProblem, reason, store_errors
 
 _SQLITE = b"SQLite format 3\0"
 _DATA_FILE, _LOCK = "alpo.db", "alpo.lock"
@@ -58,6 +58,20 @@ def a_log(path: Path, said: str = "", *, backup: bool = False) -> None:
     elif backup and head[_APPLICATION] == _DATA:
         raise UsageProblem(f"{_name(path, said)}: is no backup but a server's data file: make a backup of it first:"
                            " alpo backup FILE")
+
+
+def picked(path: Path, log: str, said: str = "") -> Path:
+    """The data directory of log ``log`` in the one at ``path``; "": that itself, or a file, checked by `a_log`. Raises
+    UsageProblem; Failed if there is no such log."""
+    a_log(path, said)
+    if not log:
+        return path
+    from alpo.offline import folder_named
+
+    with store_errors():
+        path = folder_named(path, log)
+    a_log(path, said)
+    return path
 
 
 def a_new_file(

@@ -33,8 +33,6 @@ PANEL = "Cluster and output"
 TLS_OPTIONS = ("ca", "cert", "key", "tls_name")
 #: Every option that all commands of the cluster take.
 SHARED = ("servers", "config", "log", "timeout", "json", *TLS_OPTIONS)
-#: Options of commands that know the first log alone.
-OF_FIRST_LOG = tuple(name for name in SHARED if name != "log")
 
 Servers = Annotated[str | None, typer.Option(
     "--servers", metavar="HOST[:PORT],…", rich_help_panel=PANEL,
@@ -272,10 +270,10 @@ def _servers_of_file(path: Path) -> tuple[str, ...]:
     return split_servers(",".join(addresses), f"--config {path}")
 
 
-def with_target(command: Callable[..., None], names: tuple[str, ...] = SHARED) -> Callable[..., None]:
-    """Decorator that adds the shared options ``names``: the command gets them as a `Target`, its first parameter. The
-    command ends with an exit code."""
-    return _with_shared_options(command, lambda given: [resolve(given)], names)
+def with_target(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorator that adds the shared options: the command gets them as a `Target`, its first parameter. The command
+    ends with an exit code."""
+    return _with_shared_options(command, lambda given: [resolve(given)])
 
 
 def without_servers(command: Callable[..., None]) -> Callable[..., None]:
@@ -284,13 +282,13 @@ def without_servers(command: Callable[..., None]) -> Callable[..., None]:
     return _with_shared_options(command, lambda given: [resolve(given, needs_servers=False)])
 
 
-def with_servers_if_given(command: Callable[..., None], names: tuple[str, ...] = SHARED) -> Callable[..., None]:
+def with_servers_if_given(command: Callable[..., None]) -> Callable[..., None]:
     """Decorator like `with_target`, for a command that can do without servers: ``servers`` is empty unless a flag named
     them."""
     def first(given: dict[str, Any]) -> list[Target]:
         return [resolve(given, bool({"servers", "config"} & given.keys()))]
 
-    return _with_shared_options(command, first, names)
+    return _with_shared_options(command, first)
 
 
 def local(command: Callable[..., None]) -> Callable[..., None]:

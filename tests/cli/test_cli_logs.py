@@ -66,7 +66,8 @@ def test_a_log_from_its_creation_to_its_end(alpo: Alpo, directory: Path) -> None
     (["log", "delete", "nothing"], 2, "needs --yes where nobody can be asked"),
     (["append", "--log", "nothing", "--timeout", "3", "x"], 1, "there is no log nothing on this server"),
     (["read", "--log", "Default"], 2, "--log or ALPO_LOG: log 'Default': a log's name"),
-    (["log", "verify", "--log", "b", "/tmp"], 2, "--log means nothing to this command"),
+    (["restore", "/tmp/x", "--data", "/tmp/y", "--id", "1", "--listen", "h:1", "--log", "b"], 2,
+     "--log means nothing to this command"),
 ])
 def test_what_is_refused(alpo: Alpo, words: list[str], code: int, why: str) -> None:
     assert why in alpo.says(*words, code=code)
@@ -86,4 +87,17 @@ def test_the_files_of_a_log(alpo: Alpo, directory: Path) -> None:
     (made,) = [row for row in alpo.lines("log", "list") if row["name"] == "files"]
     folder = directory / "server-1" / "logs" / str(made["number"])
     assert alpo.out("log", "verify", folder).startswith("sound: ")
-    assert alpo.says("member", "remove", "3", "--log", "files", code=1).startswith("alpo: members and logs are those")
+    data = directory / "server-1"
+    assert "entries" in alpo.out("log", "diff", data, directory / "server-2", "--log", "files")
+    assert "server-1 has no log nothing; besides the first it has " in alpo.says(
+        "log", "verify", data, "--log", "nothing", code=1
+    )
+    assert "alpo.db is a file of one log" in alpo.says("log", "verify", data / "alpo.db", "--log", "files", code=1)
+    alpo.run("log", "rename", "files", "papers")
+    alpo.run("log", "create", "files")
+    for name, count in (("papers", "1"), ("files", "0")):
+        asked = "select count(*) as n from payloads"
+        assert alpo.out("log", "query", data, asked, "--log", name, "--csv").split() == ["n", count]
+        assert alpo.out("log", "export", data, "--log", name).count("\n") == int(count)
+        assert ("one" in alpo.out("log", "show", data, "--log", name)) == (name == "papers")
+    assert alpo.says("member", "remove", "3", "--log", "papers", code=1).startswith("alpo: members and logs are those")

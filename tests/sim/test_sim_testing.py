@@ -363,7 +363,7 @@ def test_what_breaks_is_told_with_the_seed() -> None:
 
     with pytest.raises(Broken, match=r"exactly once: twice \[alpo.testing.Cluster\(seed=8\)\]"):
         with Cluster(8) as cluster:
-            cluster._ledger.check = broken  # type: ignore[method-assign]
+            cluster._ledgers["default"].check = broken  # type: ignore[method-assign]
     with pytest.raises(ZeroDivisionError) as error:
         with Cluster(9, servers=5) as cluster:
             cluster.after(1, lambda: 1 // 0)

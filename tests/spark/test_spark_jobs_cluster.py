@@ -14,9 +14,11 @@ import pytest
 from alpo_command import Alpo
 from jobs_kit import reseal
 from ports import free_port
+from spark_kit import options, read_all
 from typer.testing import CliRunner
 
 from alpo.spark.jobs.fan import Runner, on_spark, run_here
+from alpo.spark.origin import SourceError
 from alpo_cli.local_cluster import LocalCluster
 from alpo_cli.pipeline.app import app
 
@@ -121,6 +123,35 @@ def test_a_backup_is_audited_with_the_servers(alpo: Alpo, here: None, tmp_path: 
     assert not found["sound"]
     out = pipeline("audit", "--servers", alpo.servers, "--path", backup, code=1)
     assert f"DIFFERENCE in {backup}: entry {before.id}, LSN {before.lsn}" in out
+
+
+def test_another_log_of_the_servers(
+    alpo: Alpo, here: None, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alpo.run("log", "create", "bills")
+    alpo.out("append", "--log", "bills", "--wait", "everyone", stdin=b"".join(b"%d\n" % n for n in range(40)))
+    alpo.run("log", "rename", "bills", "billing")
+    alpo.run("backup", "--log", "billing", tmp_path / "billing.alpo")
+    monkeypatch.setenv("ALPO_LOG", "billing")
+    assert fields("archive", "--servers", alpo.servers, "--to", tmp_path / "first")["archived_last_lsn"] == LINES
+    of_it = ("--servers", alpo.servers, "--log", "billing")
+    kept = fields("archive", *of_it, "--to", tmp_path / "archive", "--trim", "--upto", 30)
+    assert (kept["archived_last_lsn"], kept["first_lsn"], kept["checked"]) == (30, 31, True)
+    data = directory / "server-1"
+    sound = fields("audit", *of_it, "--path", data, "--path", tmp_path / "billing.alpo")
+    assert sound["cluster"] == kept["cluster"] and len(sound["copies"]) == 5 and sound["entries_compared"] > 0
+    left = options(path=data, log="billing", startingLsn=31)
+    assert read_all(left) == [(lsn, b"%d" % (lsn - 1)) for lsn in range(31, 41)]
+    with pytest.raises(SourceError, match="has no log bills; besides the first it has billing"):
+        read_all(options(path=data, log="bills"))
+    with pytest.raises(SourceError, match="is a file of one log"):
+        read_all(options(path=data / "alpo.db", log="billing"))
+    replay = ("replay", "--state", "--to", tmp_path / "states", "--log")
+    pipeline(*replay, "nothing", "--path", data, code=1)
+    pipeline(*replay, "Billing", "--path", data, code=2)
+    pipeline(*replay, "billing", "--archive", tmp_path / "archive", code=2)
+    done = RUNNER.invoke(app, [*map(str, (*replay, "billing", "--path", data, "--archive", tmp_path / "archive"))])
+    assert f"{data}/logs/2 and the archive" in done.stderr and "holds no state up to LSN 40" in done.stderr
 
 
 def test_wrong_usage(here: None, tmp_path: Path) -> None:

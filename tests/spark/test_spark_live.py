@@ -312,3 +312,44 @@ async def test_another_cluster_is_refused_and_nobody_there_is_said(tmp_path: Pat
             await read(options(servers="127.0.0.1:1", timeout="300ms"))
         with pytest.raises(SourceError, match=r"no server 7 to read from \(readFrom\); it has 1, 2, 3"):
             await read(of(running, readFrom=7))
+
+
+@pytest.mark.trio
+async def test_another_log_of_the_servers_and_one_that_was_created_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALPO_LOG", "billing")
+    in_thread = trio.to_thread.run_sync
+    async with cluster(tmp_path, proxied=False) as running:
+        async with connect(running.addresses, timeout_s=30, log="") as log:
+            await log.append(b"of the first log")
+            await log.create_log("billing")
+        async with connect(running.addresses, timeout_s=30, log="billing") as billing:
+            await billing.append_many([b"%d" % lsn for lsn in range(1, 31)])
+            await billing.wait_everyone(30, timeout_s=30)
+        wanted = [(lsn, b"%d" % lsn) for lsn in range(1, 31)]
+        assert await read(of(running)) == [(1, b"of the first log")], "ALPO_LOG is not for Spark"
+        assert await read(of(running, log="default")) == [(1, b"of the first log")]
+        assert await read(of(running, log="billing", recordsPerPartition=7)) == wanted
+        assert await read(of(running, log="billing", startingTimestamp=0, readFrom=2)) == wanted
+        with pytest.raises(SourceError, match=r"log bills of the cluster at .*: there is no log bills on this server"):
+            await read(of(running, log="bills", timeout="2s"))
+
+        given = options(True, servers=running.addresses, log="billing", startingLsn=1, cursor="nightly")
+        query = LogStreamReader(given, ["lsn", "payload"])
+        start = await in_thread(query.initialOffset)
+        end = await in_thread(query.latestOffset, start, query.getDefaultReadLimit())
+        (partition,) = await in_thread(query.partitions, start, end)
+        batches = await in_thread(lambda: list(query.read(partition)))
+        assert end["lsn"] == 31 and sum(batch.num_rows for batch in batches) == 30
+        await in_thread(query.commit, end)
+        async with connect(running.addresses, timeout_s=30, log="") as log:
+            assert await log.cursors() == []
+            await log.delete_log("billing")
+            await log.create_log("billing")
+        await until(lambda: not any((server.data / "logs" / "2").exists() for server in running.servers.values()))
+        async with connect(running.addresses, timeout_s=30, log="billing") as billing:
+            await billing.append_many([b"other"] * 40)
+        for reader in (query, LogStreamReader(given, ["lsn", "payload"])):  # the one that runs, and one anew
+            with pytest.raises(SourceError, match=r"ALPO_OTHER_LOG: log billing of .*created again"):
+                await in_thread(reader.latestOffset, end, reader.getDefaultReadLimit())

@@ -76,6 +76,8 @@ def test_times(text: str, time_ms: int) -> None:
         (False, {"servers": "h:1", "failOnDataLos": "false"}, "did you mean failOnDataLoss"),
         (False, {"server": "h:1"}, "did you mean servers"),
         (False, {"servers": "h:1", "zzz": "1"}, "no option zzz: the options are servers, path"),
+        (False, {"servers": "h:1", "log": "Billing"}, "option log is 'Billing': a log's name is 1 to 63"),
+        (False, {"archivePath": "/archive", "log": "billing"}, "option log goes only with servers or path"),
         (False, {"servers": "h:1", "txnAppId": "a"}, "no option txnappid"),
         (False, {"servers": "h:1", "provider": "alpo", "owner": "me", "option.servers": "h:1"}, "TEMPORARY VIEW"),
     ],

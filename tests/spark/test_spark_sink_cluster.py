@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 import trio
 from harness import Cluster, cluster
+from probe import until
 
 from alpo import connect
 from alpo.errors import Fenced, Unavailable
@@ -120,3 +121,32 @@ async def test_the_leader_killed_in_the_middle_of_a_commit(tmp_path: Path) -> No
             with trio.fail_after(90):
                 await done.wait()
         assert await payloads(running) == rows
+
+
+@pytest.mark.trio
+async def test_another_log_of_the_servers_and_one_that_was_created_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALPO_LOG", "audit")
+    async with cluster(tmp_path, 3) as running:
+        async with connect(running.addresses, log="") as log:
+            await log.create_log("billing")
+        to_first = opener(options(running))
+        given = {"servers": running.addresses, "log": "billing", "timeout": "5s"}
+        to_billing = opener(WriteOptions.of(given, streaming=False))
+        ledger = Ledger(str(tmp_path / "checkpoint"))
+        await commit(Job("spark:q", 0, "one"), [part([b"0", b"1"], 0)], ledger, to_billing)
+        await append_directly([[b"first"]], to_first)
+
+        async def held(name: str) -> list[bytes]:
+            async with connect(running.addresses, log=name) as log:
+                return [record.payload async for record in log.read()]
+
+        assert await held("") == [b"first"] and await held("billing") == [b"0", b"1"]
+        async with connect(running.addresses, log="") as log:
+            await log.delete_log("billing")
+            await log.create_log("billing")
+        await until(lambda: not any((server.data / "logs" / "2").exists() for server in running.servers.values()))
+        with pytest.raises(Unavailable, match="this server belongs to"):
+            await commit(Job("spark:q", 1, "one"), [part([b"2"], 1)], ledger, to_billing)
+        assert await held("billing") == []

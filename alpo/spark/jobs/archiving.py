@@ -152,7 +152,7 @@ def archive(
     on_progress: Progress = unseen,
 ) -> Archived:
     """Archive what exists now, or up to ``upto_lsn``. ``on_progress`` counts payloads. Raises `SourceError`."""
-    members = members_of(origin.servers, origin.timeout_s)
+    members = members_of(origin.servers, origin.timeout_s, origin.log)
     reachable = [member for member in members if member.reachable and member.votes and member.id is not None]
     if len(reachable) < min(len(members), 2):
         raise SourceError(
@@ -211,9 +211,10 @@ def _turned(replicas: tuple[int, ...], turn: int) -> tuple[int, ...]:
     return (*replicas[turn:], *replicas[:turn])
 
 
-def trim_archived(servers: tuple[str, ...], directory: Path, timeout_s: float) -> Trimmed:
-    """Trim the log up to what the archive holds and no cursor needs. Raises `SourceError`."""
-    members = [member for member in members_of(servers, timeout_s) if member.reachable]
+def trim_archived(servers: tuple[str, ...], directory: Path, timeout_s: float, log: str = "") -> Trimmed:
+    """Trim a log up to what the archive holds and no cursor needs. ``log``: its name, "" for the first. Raises
+    `SourceError`."""
+    members = [member for member in members_of(servers, timeout_s, log) if member.reachable]
     first_lsn = max(member.first_lsn for member in members)
     manifest = read_manifest(directory)
     if manifest is None or not manifest.ranges:
@@ -223,7 +224,7 @@ def trim_archived(servers: tuple[str, ...], directory: Path, timeout_s: float) -
     if not manifest.first_lsn <= first_lsn <= manifest.next_lsn:
         return Trimmed(first_lsn, "")  # the archive does not cover the log's beginning
     before, held_by = manifest.next_lsn, ""
-    cursor = slowest_cursor(servers, timeout_s)
+    cursor = slowest_cursor(servers, timeout_s, log)
     if cursor is not None and cursor[1] < before:
         held_by, before = cursor
     if before <= first_lsn:
@@ -232,4 +233,4 @@ def trim_archived(servers: tuple[str, ...], directory: Path, timeout_s: float) -
         path = directory / one.file
         if not path.is_file() or path.stat().st_size != one.file_bytes:
             raise SourceError(f"{path} is not there as the manifest says: nothing was trimmed")
-    return Trimmed(trim(servers, before, timeout_s), held_by)
+    return Trimmed(trim(servers, before, timeout_s, log), held_by)

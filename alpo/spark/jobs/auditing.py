@@ -128,12 +128,14 @@ Task = CheckTask | CompareTask | HistoryTask
 
 @dataclass(frozen=True)
 class Wanted:
-    """Scope of an audit: ``servers``, ``paths`` (data directories and backups), or both, all of one cluster."""
+    """Scope of an audit: ``servers``, ``paths`` (data directories and backups), or both, all of one log. ``log``: its
+    name at the servers, "" for the first."""
 
     servers: tuple[str, ...]
     paths: tuple[str, ...]
     history: tuple[Told, ...] = ()
     timeout_s: float = 30.0
+    log: str = ""
 
 
 class Audit(NamedTuple):
@@ -179,12 +181,12 @@ def survey(wanted: Wanted) -> tuple[tuple[Copy, ...], list[Fault]]:
     copies: list[Copy] = []
     faults: list[Fault] = []
     if wanted.servers:
-        for member in members_of(wanted.servers, wanted.timeout_s):
+        for member in members_of(wanted.servers, wanted.timeout_s, wanted.log):
             name = f"server {member.id}" if member.id is not None else member.address
             why = member.problem or "it does not answer"
             if member.reachable and member.id is not None:
                 try:
-                    copies.append(ServerCopy.of(wanted.servers, member, wanted.timeout_s))
+                    copies.append(ServerCopy.of(wanted.servers, member, wanted.timeout_s, wanted.log))
                     continue
                 except SourceError as error:
                     why = str(error)

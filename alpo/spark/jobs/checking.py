@@ -27,7 +27,6 @@ import anyio
 
 from alpo.client.log import connect
 from alpo.client.record import PageEntry
-from alpo.core.directory import FIRST_NAME
 from alpo.core.entries import DIGEST_BYTES, Entry, Kind, offset, serials_of, sound_digest
 from alpo.errors import AlpoError
 from alpo.offline import Fault as FileFault
@@ -305,7 +304,7 @@ def _earlier(copy: ServerCopy, client: str, serial: int, below_lsn: int) -> tupl
 
     async def ask() -> tuple[int, int, bytes | None] | None:
         found: tuple[int, int, bytes | None] | None = None
-        async with connect(copy.servers, timeout_s=copy.timeout_s, tls=copy.tls, log=FIRST_NAME) as log:
+        async with connect(copy.servers, timeout_s=copy.timeout_s, tls=copy.tls, log=copy.log) as log:
             async with log.read(None, below_lsn - 1, local=True, server=copy.id, client=client) as records:
                 async for record in records:
                     if record.serial != serial:

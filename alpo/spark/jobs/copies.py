@@ -25,7 +25,6 @@ from alpo.client.connection import Connection, Lost
 from alpo.client.log import Log, connect
 from alpo.client.operator.status import MemberStatus
 from alpo.client.servers import Servers
-from alpo.core.directory import FIRST_NAME
 from alpo.core.entries import Entry
 from alpo.core.requests import Code
 from alpo.errors import AlpoError, Unavailable
@@ -34,7 +33,7 @@ from alpo.tls import Tls, tls_given
 from alpo.wire import requests as w
 
 from ..files import FileOrigin
-from ..live import ServerOrigin
+from ..live import ServerOrigin, place_of
 from ..origin import Origin, SourceError
 
 T = TypeVar("T")
@@ -58,8 +57,9 @@ class Member(NamedTuple):
     problem: str = ""
 
 
-def members_of(servers: tuple[str, ...], timeout_s: float) -> list[Member]:
-    """The status of every member. Raises `SourceError` if none answers in time, or they belong to several clusters."""
+def members_of(servers: tuple[str, ...], timeout_s: float, log: str = "") -> list[Member]:
+    """The status of every member. Raises `SourceError` if none answers in time, or they belong to several clusters.
+    ``log``: the log's name, "" for the first."""
     async def ask(log: Log) -> list[MemberStatus]:
         until_s, tries = anyio.current_time() + timeout_s, 1
         while True:
@@ -70,7 +70,7 @@ def members_of(servers: tuple[str, ...], timeout_s: float) -> list[Member]:
             tries += 1
             await anyio.sleep(_PAUSE_S)
 
-    members = [_member(dict(row)) for row in _ask(servers, timeout_s, ask)]
+    members = [_member(dict(row)) for row in _ask(servers, timeout_s, ask, log)]
     clusters = {member.cluster for member in members if member.reachable}
     if not clusters:
         why = "; ".join(dict.fromkeys(member.problem for member in members))
@@ -87,26 +87,26 @@ def _member(row: dict[str, Any]) -> Member:
     )
 
 
-def slowest_cursor(servers: tuple[str, ...], timeout_s: float) -> tuple[str, int] | None:
+def slowest_cursor(servers: tuple[str, ...], timeout_s: float, log: str = "") -> tuple[str, int] | None:
     """Name and LSN of the cursor furthest behind; None without cursors. Raises `SourceError`."""
-    found = _ask(servers, timeout_s, lambda log: log.cursors())
+    found = _ask(servers, timeout_s, lambda log: log.cursors(), log)
     return min(((one.name, one.lsn) for one in found), key=lambda one: one[1], default=None)
 
 
-def trim(servers: tuple[str, ...], before_lsn: int, timeout_s: float) -> int:
+def trim(servers: tuple[str, ...], before_lsn: int, timeout_s: float, log: str = "") -> int:
     """Trim the log; returns the first LSN that is now served. Raises `SourceError`."""
-    return _ask(servers, timeout_s, lambda log: log.trim(before_lsn))
+    return _ask(servers, timeout_s, lambda log: log.trim(before_lsn), log)
 
 
-def _ask(servers: tuple[str, ...], timeout_s: float, what: Callable[[Log], Awaitable[T]]) -> T:
+def _ask(servers: tuple[str, ...], timeout_s: float, what: Callable[[Log], Awaitable[T]], name: str) -> T:
     async def ask() -> T:
-        async with connect(servers, timeout_s=timeout_s, log=FIRST_NAME) as log:
+        async with connect(servers, timeout_s=timeout_s, log=name) as log:
             return await what(log)
 
     try:
         return anyio.run(ask, backend="trio")
     except AlpoError as error:
-        raise SourceError(f"the cluster at {','.join(servers)}: {error}") from error
+        raise SourceError(f"{place_of(servers, name)}: {error}") from error
 
 
 _BACKEND = "trio"
@@ -212,7 +212,7 @@ class FileLook:
 
 @dataclass(frozen=True)
 class ServerCopy:
-    """Server ``id`` of those at ``servers``."""
+    """Server ``id`` of those at ``servers``. ``log``: the log's name, "" for the first."""
 
     servers: tuple[str, ...]
     id: int
@@ -221,13 +221,14 @@ class ServerCopy:
     end_id: int
     timeout_s: float
     tls: Tls | None = None
+    log: str = ""
 
     @staticmethod
-    def of(servers: tuple[str, ...], member: Member, timeout_s: float) -> ServerCopy:
+    def of(servers: tuple[str, ...], member: Member, timeout_s: float, log: str = "") -> ServerCopy:
         """The copy as it is now. Raises `SourceError`."""
         assert member.id is not None
         tls = tls_given(os.environ)  # the driver's own: executors show and trust the same files
-        copy = ServerCopy(servers, member.id, member.cluster, 1, member.guaranteed_id, timeout_s, tls)
+        copy = ServerCopy(servers, member.id, member.cluster, 1, member.guaranteed_id, timeout_s, tls, log)
         with copy.open() as look:
             first_id = look.digest(1, 1).first_id  # the answer begins where the log does
         return replace(copy, first_id=first_id)
@@ -237,7 +238,7 @@ class ServerCopy:
         return f"server {self.id}"
 
     def origin(self) -> Origin:
-        return ServerOrigin(self.servers, str(self.id), self.timeout_s, self.cluster, self.tls)
+        return ServerOrigin(self.servers, str(self.id), self.timeout_s, self.cluster, self.tls, self.log)
 
     @contextmanager
     def open(self) -> Iterator[ServerLook]:
@@ -255,7 +256,7 @@ class ServerLook:
     def __init__(self, copy: ServerCopy, portal: BlockingPortal) -> None:
         self._copy = copy
         self._portal = portal
-        self._servers = Servers(copy.servers, cluster=bytes.fromhex(copy.cluster), tls=copy.tls)
+        self._servers = Servers(copy.servers, cluster=bytes.fromhex(copy.cluster), tls=copy.tls, log=copy.log)
         self._connection: Connection | None = None
 
     def digest(self, first_id: int, last_id: int) -> Span:

@@ -19,7 +19,7 @@ from alpo.core.entries import INT_MAX, DamagedEntry, Entry, Kind, parse_body, pa
 
 from ..exits import Failed, UsageProblem, refuse, store_errors
 from ..frame import Command
-from ..inputs import a_log, a_new_file
+from ..inputs import a_new_file, picked
 from ..named_logs import add_to
 from ..options import Target, group, without_servers
 from ..output import (
@@ -43,6 +43,8 @@ add_to(app)
 
 Where = Annotated[Path, typer.Argument(metavar="DATA_OR_BACKUP",
                                        help="A data directory, its alpo.db, or a file of `alpo backup`.")]
+Picked = Annotated[str, typer.Option("--log", metavar="NAME", show_default="the first",
+                                     help="In a data directory: the log with this name.")]
 KindName = Enum("KindName", {kind.name: kind.name for kind in Kind})  # type: ignore[misc]
 
 
@@ -75,6 +77,7 @@ def show(
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=0, max=INT_MAX, help="At most N entries.")] = None,
     kind: Annotated[list[KindName] | None, typer.Option("--kind", case_sensitive=False,
                                                         help="Only entries of this kind; may be repeated.")] = None,
+    log: Picked = "",
 ) -> None:
     """Show entries, a line each: those of all kinds, also what is not guaranteed yet.
 
@@ -87,7 +90,7 @@ def show(
     from alpo.offline import open_source
 
     refuse(start is not None and stop is not None and start > stop, f"--from {start} is after --to {stop}")
-    a_log(where)
+    where = picked(where, log)
     kinds = {int(Kind[name.name]) for name in kind or ()}
     damaged = 0
     with store_errors(), open_source(where) as source:
@@ -167,19 +170,20 @@ def _numbers(first: int, count: int) -> str:
 
 @app.command()
 @without_servers
-def verify(target: Target, where: Where) -> None:
+def verify(target: Target, where: Where, log: Picked = "") -> None:
     """Check every checksum, and all that a log and the state saved beside it promise.
 
     Exit code 1 if anything is wrong, every damaged id told.
 
     Examples:
         alpo log verify /var/lib/alpo
+        alpo log verify /var/lib/alpo --log billing
         alpo log verify monday.alpo --json | jq .sound
     """
     from alpo.offline import open_source, tell
     from alpo.offline import verify as audit
 
-    a_log(where)
+    where = picked(where, log)
     with slow_progress() as step, store_errors(), open_source(where) as source:
         verdict = audit(source, lambda id, end_id: step("checking", id, end_id))
     faults = len(verdict.faults) + verdict.faults_more
@@ -224,6 +228,7 @@ def export(
                                                     " objects.")] = False,
     fts: Annotated[bool, typer.Option("--fts", help="sqlite: full-text search.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="sqlite: FILE may be there already.")] = False,
+    log: Picked = "",
 ) -> None:
     """Write payloads as JSON lines, Parquet, or an SQLite database for analysis.
 
@@ -246,7 +251,7 @@ def export(
     refuse(format is not Format.JSONL and output is None, f"--format {format} needs --output FILE")
     if format is not Format.SQLITE and (json_columns or fts or replace):
         raise UsageProblem("--json-columns, --fts and --replace are of a database: give --to FILE.db")
-    a_log(where)
+    where = picked(where, log)
     if output is not None:
         said = "--output" if file is None else "--to"
         _check_ending(output, format, said)
@@ -300,6 +305,7 @@ def query(
     table: Annotated[bool, typer.Option("-t", "--table", help="A table.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="CSV, with a line of names.")] = False,
     nl: Annotated[bool, typer.Option("--nl", help="A JSON object a line, as --json.")] = False,
+    log: Picked = "",
 ) -> None:
     """Ask SQL of the log: the views payloads, sessions, elections and events, or the tables themselves.
 
@@ -312,7 +318,7 @@ def query(
     """
     from .. import log_query as work
 
-    a_log(where)
+    where = picked(where, log)
     wanted = [name for name, given in (("table", table), ("csv", csv), ("nl", nl or target.json)) if given]
     refuse(len(wanted) > 1, "one of --table, --csv, --nl (or --json)")
     work.query(target, where, sql, param or [], wanted[0] if wanted else "json")
@@ -324,6 +330,8 @@ def diff(
     target: Target,
     a: Annotated[Path, typer.Argument(help="A data directory or a backup.")],
     b: Annotated[Path, typer.Argument(help="Another one.")],
+    log: Annotated[str, typer.Option("--log", metavar="NAME", show_default="the first",
+                                     help="In data directories: the log with this name. A backup is of one log.")] = "",
 ) -> None:
     """Compare two logs, entry by entry, where both have any.
 
@@ -336,8 +344,7 @@ def diff(
     """
     from alpo.offline import open_source
 
-    for log in (a, b):
-        a_log(log)
+    a, b = (picked(where, "" if where.is_file() else log) for where in (a, b))
     with slow_progress() as step, store_errors(), open_source(a) as one, open_source(b) as other:
         of_a, of_b = one.summary(), other.summary()
         first_id, last_id = max(of_a.first_id, of_b.first_id), min(of_a.end_id, of_b.end_id)

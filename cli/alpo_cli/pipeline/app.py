@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import time
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -17,8 +16,8 @@ from alpo.tls import tls_given
 
 from ..exits import Failed, UsageProblem, reason, refuse
 from ..frame import App
-from ..inputs import a_file, a_log, a_new_directory, a_new_file, ending_of
-from ..options import OF_FIRST_LOG, Target, only_json, root, split_servers, with_servers_if_given, with_target
+from ..inputs import a_file, a_new_directory, a_new_file, ending_of, picked
+from ..options import Target, only_json, root, split_servers, with_servers_if_given, with_target
 from ..output import counted, escape, print_json, rfc3339, slow_progress, table
 from . import spark
 
@@ -31,7 +30,12 @@ app = App(name="alpo-pipeline", add_completion=True)
 
 Master = Annotated[str, typer.Option("--master", metavar="URL", show_default="spark-submit's, else local[*]",
                                      help="Where Spark runs the tasks.")]
+LogName = Annotated[str, typer.Option("--log", metavar="NAME", show_default="the first, whatever ALPO_LOG says",
+                                      help="The log, of those that the servers or data directories keep.")]
 
+
+#: Path, archive and log to replay.
+_Places: TypeAlias = tuple[str | None, str | None, str]
 
 app.callback(help="""
     Jobs over a log that run on Spark: on this machine, or on a cluster by --master or spark-submit.
@@ -45,7 +49,7 @@ app.callback(help="""
 
 
 @app.command()
-@partial(with_target, names=OF_FIRST_LOG)
+@with_target
 def archive(
     target: Target,
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The archive: a directory that all executors see.")],
@@ -57,6 +61,7 @@ def archive(
     upto: Annotated[int | None, typer.Option("--upto", metavar="LSN", min=1, max=INT_MAX, show_default="the end now",
                                              help="The last payload to archive.")] = None,
     master: Master = "",
+    log: LogName = "",
 ) -> None:
     """Copy payloads to Parquet files, each range checked against a second replica; then trim, if asked.
 
@@ -67,15 +72,17 @@ def archive(
         alpo-pipeline archive --to /mnt/archive
         alpo-pipeline archive --to /mnt/archive --trim --json | jq .first_lsn
         alpo-pipeline archive --to /mnt/archive --upto 1000000 --range-rows 50000
+        alpo-pipeline archive --log billing --to /mnt/billing
     """
     a_new_directory(to, "--to")
+    log = _checked(log)
     spark.require()
     from alpo.spark.jobs import archiving
     from alpo.spark.live import ServerOrigin
 
     began_s = time.monotonic()
     origin = ServerOrigin(
-        target.servers, timeout_s=max(target.timeout_s, spark.TIMEOUT_S_LEAST), tls=tls_given(os.environ)
+        target.servers, timeout_s=max(target.timeout_s, spark.TIMEOUT_S_LEAST), tls=tls_given(os.environ), log=log
     )
     with slow_progress() as step, spark.runner("alpo-pipeline archive", master) as runner:
         done = archiving.archive(
@@ -89,7 +96,7 @@ def archive(
         "bytes": done.bytes, "file_bytes": done.file_bytes, "checked": done.checked, "seconds": round(took_s, 3),
     }
     if trim:
-        trimmed = archiving.trim_archived(target.servers, to, origin.timeout_s)
+        trimmed = archiving.trim_archived(target.servers, to, origin.timeout_s, log)
         fields |= {"first_lsn": trimmed.first_lsn, "held_by": trimmed.held_by or None}
     _tell_archive(target, to, fields)
 
@@ -112,7 +119,7 @@ def _tell_archive(target: Target, to: Path, fields: dict[str, Any]) -> None:
 
 
 @app.command()
-@partial(with_servers_if_given, names=OF_FIRST_LOG)
+@with_servers_if_given
 def audit(
     target: Target,
     path: Annotated[list[str] | None, typer.Option("--path", metavar="DATA_OR_BACKUP",
@@ -120,6 +127,7 @@ def audit(
     client_history: Annotated[Path | None, typer.Option("--client-history", metavar="FILE",
                                                         help="What `alpo append --json` printed: is it so?")] = None,
     master: Master = "",
+    log: LogName = "",
 ) -> None:
     """Check all copies of a log, servers, data directories and backups: each by itself, and all against each other.
 
@@ -132,8 +140,8 @@ def audit(
         alpo-pipeline audit --servers 127.0.0.1:7100 --client-history appended.jsonl --json | jq .sound
     """
     refuse(path is not None and len(set(path)) < len(path), "--path: the same copy twice")
-    for copy in path or ():
-        a_log(Path(copy), "--path")
+    log = _checked(log)
+    paths = tuple(str(picked(Path(copy), "" if Path(copy).is_file() else log, "--path")) for copy in path or ())
     if client_history is not None:
         a_file(client_history, "--client-history")
     servers = _servers_of(
@@ -144,7 +152,7 @@ def audit(
 
     began_s = time.monotonic()
     told = () if client_history is None else tuple(auditing.read_history(client_history))
-    wanted = auditing.Wanted(servers, tuple(path or ()), told, max(target.timeout_s, spark.TIMEOUT_S_LEAST))
+    wanted = auditing.Wanted(servers, paths, told, max(target.timeout_s, spark.TIMEOUT_S_LEAST), log)
     with slow_progress() as step, spark.runner("alpo-pipeline audit", master) as runner:
         found = auditing.audit(wanted, runner, lambda done, all: step("auditing", done, all))
     took_s = time.monotonic() - began_s
@@ -222,7 +230,7 @@ def report(
 
 
 @app.command()
-@partial(with_servers_if_given, names=OF_FIRST_LOG)
+@with_servers_if_given
 def replay(
     target: Target,
     to: Annotated[Path | None, typer.Option("--to", metavar="DIR",
@@ -245,6 +253,7 @@ def replay(
                                                 help="An archive: for what the log no longer has, or alone.")] = None,
     upto: Annotated[int | None, typer.Option("--upto", metavar="LSN", min=1, max=INT_MAX, show_default="the end now",
                                              help="The last payload to fold.")] = None,
+    log: LogName = "",
 ) -> None:
     """Fold what is replicated in the log, as of any LSN: its state into a table of the variables, or a machine of your
     own into its items and their digest.
@@ -261,25 +270,26 @@ def replay(
     """
     refuse(state == (machine is not None),
            "what shall be folded? --state: the log's state; or --machine MODULE:CLASS: the machine in it")
+    log = _checked(log)
     if path is not None:
-        a_log(Path(path), "--path")
+        path = str(picked(Path(path), log, "--path"))
     refuse(archive is not None and not Path(archive).is_dir(), f"--archive {archive}: there is no such directory")
     if machine is None:
         refuse(name or items, "--name and --items go with --machine")
-        _replay_state(target, to, path, archive, upto)
+        _replay_state(target, to, (path, archive, log), upto)
     else:
         refuse(to, "--to goes with --state; the items of a machine go to --items FILE")
         refuse(not name, "--machine needs the machine's --name")
-        _replay_machine(target, (machine, name or "", code_version), items, (path, archive), upto)
+        _replay_machine(target, (machine, name or "", code_version), items, (path, archive, log), upto)
 
 
-def _replay_state(target: Target, to: Path | None, path: str | None, archive: str | None, upto: int | None) -> None:
+def _replay_state(target: Target, to: Path | None, places: _Places, upto: int | None) -> None:
     if to is None:
         raise UsageProblem("where shall the tables go? --to DIR")
     a_new_directory(to, "--to")
     spark.require()
     began_s = time.monotonic()
-    origin = _origin(target, path, archive)
+    origin = _origin(target, *places)
     from alpo.spark.jobs.tables import StateWanted, replay_state
 
     with slow_progress() as step:
@@ -288,11 +298,10 @@ def _replay_state(target: Target, to: Path | None, path: str | None, archive: st
 
 
 def _replay_machine(
-    target: Target, named: tuple[str, str, int], items: Path | None, places: tuple[str | None, str | None],
-    upto: int | None,
+    target: Target, named: tuple[str, str, int], items: Path | None, places: _Places, upto: int | None,
 ) -> None:
     if items is not None:
-        a_new_file(items, "--items", inputs=[Path(each) for each in places if each], replaced=True)
+        a_new_file(items, "--items", inputs=[Path(each) for each in places[:2] if each], replaced=True)
     spark.require()
     from . import machine
 
@@ -305,8 +314,9 @@ def _replay_machine(
     target.show([{**fields, "seconds": round(took_s, 3)}], ["", ""], machine.rows(fields, took_s), "replay a machine")
 
 
-def _origin(target: Target, path: str | None, archive: str | None) -> Origin:
-    """Origin to read: servers or a path, an archive, or one of the former with an archive. Raises UsageProblem."""
+def _origin(target: Target, path: str | None, archive: str | None, log: str) -> Origin:
+    """Origin to read: servers (``log`` of them) or a path, an archive, or one of the former with an archive. Raises
+    UsageProblem."""
     from alpo.spark.options import ReadOptions
     from alpo.spark.reading import origin_of
 
@@ -315,9 +325,10 @@ def _origin(target: Target, path: str | None, archive: str | None) -> Origin:
         "what shall be replayed? --servers HOST:PORT,… or --path DATA_OR_BACKUP, --archive DIR",
     )
     refuse(servers and path, "--servers or --path, not both: with --archive or without")
+    refuse(log and not (servers or path), "--log goes with --servers or --path: an archive is of one log")
     return origin_of(ReadOptions(
         servers, path or "", archive or "", timeout_s=max(target.timeout_s, spark.TIMEOUT_S_LEAST),
-        tls=tls_given(os.environ),
+        tls=tls_given(os.environ), log="" if path else log,
     ))
 
 
@@ -348,6 +359,16 @@ def _tell_replay(target: Target, fields: dict[str, Any]) -> None:
     else:
         rows.append(["new tables", "none: it was there"])
     target.show([fields], ["", ""], [*rows, ["took", f"{fields['seconds']:.1f} s"]], "replay the state")
+
+
+def _checked(log: str) -> str:
+    """The name of a log; "" for the first. Raises UsageProblem."""
+    from alpo.client.servers import given_log
+
+    try:
+        return given_log(log)
+    except ValueError as error:
+        raise UsageProblem(f"--log: {error}") from error
 
 
 def _servers_of(target: Target, other: bool, ask: str) -> tuple[str, ...]:
