@@ -6,6 +6,7 @@ from alpo.core import directory, snapshots
 from alpo.core.directory import Directory, Listing
 from alpo.core.hosting import leading
 from alpo.core.hosting.leading import Leading
+from alpo.core.messages import AppendRequest, Envelope
 from alpo.core.operator_requests import OperatorRequests
 from alpo.core.replica import Replica
 from alpo.storage.memory import MemoryStore
@@ -24,6 +25,37 @@ def _keeps_incarnation(log: OneLog, id: int) -> None:
     host.store = MemoryStore(id, incarnation=incarnation)
 
 
+_fail = LogsWorld.fail
+
+
+def _beats_on(world: LogsWorld, id: int, log: OneLog) -> None:
+    """End a log's replica on a host, which goes on making that one's heartbeats."""
+    host, beats = log.stage.hosts[id], []
+    replica = host.running
+    for peer in replica.leadership.peers.values() if replica.leadership is not None else ():
+        prev_term = replica.log.term_at(peer.base_id)
+        assert prev_term is not None
+        beat = AppendRequest(replica.term, peer.base_id, prev_term, replica.guaranteed_id, 0, 0, [])
+        beats.append(Envelope(replica.cluster, replica.me, peer.who, beat))
+    _fail(world, id, log)
+
+    def send() -> None:
+        if (id, log.number) in world.failed:
+            for envelope in beats:
+                log.stage.on_send(host, envelope)
+            log.after(log.options.election_timeout_us // 5, send)
+
+    send()
+
+
+#: A store is told of as soon as it is written, and its fsync takes its time.
+_TOLD_EARLY = """self._making[id][action.number] = self.stage.hosts[id].running.cluster
+        self._put_store(id, action.number, self._making[id][action.number])
+        self.hostings[id].made(self._stores[id][action.number])
+"""
+_SYNCED_LATE = """self._put_store(id, number, self._making[id].pop(number))
+        self.hostings[id].made(self._stores[id][number])
+"""
 #: Lines by which a leader founds every log again.
 _AGAIN = """if log.first_list is not None:
                 self._found(log, facts, told, who, now_s, actions)
@@ -33,6 +65,7 @@ _PLAIN = world(fault_every_us=500 * MS, **_QUIET)
 _TORN = world(network=SLOW, faults=("isolate", "cut", "crash"), **_QUIET)
 _LOSING = world(fault_every_us=SECOND, wipes=4)
 _CHANGING = world(seconds=8, load=IDLE, fault_every_us=2 * SECOND, spares=1, stewards=1)
+_OLD_WORD = world(seconds=20, load=IDLE, spares=2, stewards=3, faults=("pause",))
 _CRASHING = world(fault_every_us=200 * MS, faults=("crash", "crash_all"), limits=SAVING, **_QUIET)
 _BROUGHT_UP = world(fault_every_us=SECOND, wipes=4, limits=SAVING, **_QUIET)
 
@@ -96,6 +129,36 @@ LOGS = (
         "L9", "logs", "the directory is left out of what is saved", "a server that starts again knows of no log",
         (edit(Directory, "plain_at", ("None if listing == Listing() else listing.to_plain()", "None")),),
         _CRASHING, ("directory", "alarm"),
+    ),
+    _made(
+        "L11", "logs", "a store is told of before it is fsynced", "a log is founded with stores that are gone",
+        (edit(LogsWorld, "_act",
+              ("self._making[id][action.number] = self.stage.hosts[id].running.cluster\n", _TOLD_EARLY),
+              ("self.rng.randrange(20 * MS), self._made", "self.rng.randrange(400 * MS), self._made")),
+         edit(LogsWorld, "_made", (_SYNCED_LATE, "self._making[id].pop(number)\n"))),
+        _CRASHING, ("founding", "one log", "guaranteed on a majority", "leader completeness", "no progress"),
+        blind=("durable before sent",),
+    ),
+    _made(
+        "L12", "logs", "a message is given to the log that was told last", "it reaches another log's replica",
+        (edit(LogsWorld, "log_of", ("self._heard_of.stores(envelope.target.id).get(envelope.sender)",
+                                    "[*self._heard_of.stores(envelope.target.id).values(), None][-2:][0]")),),
+        _PLAIN, ("own log",),
+    ),
+    _made(
+        "L13", "logs", "the leader of a log follows an older list", "members are added and removed in turns",
+        (edit(Leading, "follow", ("if before is None or follow.members_id >= before.members_id:", "if True:")),
+         edit(Leading, "_follow", (" or (facts.members_sure and follow.members_id < facts.members_id)", ""))),
+        _OLD_WORD, ("follows",),
+    ),
+    _made(
+        "L14", "logs", "the host makes heartbeats for its logs", "a log that has stopped is believed to lead",
+        (swap(LogsWorld, "fail", _beats_on),), _PLAIN, ("no progress",),
+    ),
+    _made(
+        "L15", "logs", "no log is handed over to the server that should lead it",
+        "one server comes to lead all logs",
+        (edit(Leading, "_balance", ("actions.append(HandLog(number, wanted))", "pass")),), _PLAIN, ("no progress",),
     ),
     _made(
         "L10", "logs", "an expunge leaves the directory as it was", "two servers have different logs",
