@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from alpo.core.directory import Listing, NamedLog, changed
+from alpo.core.directory import Listing, changed
 from alpo.core.entries import Entry, Kind, parse_body
 from alpo.core.hosting.words import FoundStore, HostMessage, LogHello, StoreState, ToldLog
 from alpo.core.members import Identity, MemberList
@@ -85,11 +85,13 @@ class DirectoryChecks:
         if not any((change.id in {member.id for member in each.replicas}) is adds for each in lists):
             raise Broken("follows", f"server {id} has log {number} {change.step.name} {change.id}, by an old list")
 
-
-def should_lead(log: NamedLog, members: MemberList) -> int:
-    """The server that is to lead a log: whom an operator has named, if it votes, or the voter at the log's place."""
-    voters = sorted(member.id for member in members.voters)
-    return log.options.lead if log.options.lead in voters else voters[log.number % len(voters)]
+    def should_lead(self, number: int, members: MemberList) -> int:
+        """The server that is to lead a log: whom an operator has named, if it votes, or the voter at the log's place;
+        0 for a log that is deleted."""
+        log, voters = self.now.get(number), sorted(member.id for member in members.voters)
+        if log is None:
+            return 0
+        return log.options.lead if log.options.lead in voters else voters[number % len(voters)]
 
 
 class HeardOf:

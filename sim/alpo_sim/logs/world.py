@@ -51,7 +51,7 @@ from ..cluster import Cluster
 from ..host import Host
 from ..options import MS, SECOND, Options
 from ..world import World, demand_members, demand_progress, demand_settled
-from .checks import DirectoryChecks, HeardOf, should_lead
+from .checks import DirectoryChecks, HeardOf
 from .operators import LogOperator
 
 #: Time, once all is whole, until every log has the members and stores that it is to have.
@@ -195,6 +195,7 @@ class LogsWorld(World):
         self._making: dict[int, dict[int, bytes]] = {id: {} for id in ids}
         #: Host -> stores of deleted logs that were moved away.
         self._moved_away: dict[int, list[FoundStore]] = {id: [] for id in ids}
+        self._lost_some = False
         self._looking: dict[int, int] = dict.fromkeys(ids, 0)
         self._epoch: dict[tuple[int, int], int] = {}
         #: Hosts that are connected -> who they were then.
@@ -260,6 +261,7 @@ class LogsWorld(World):
         held = [self.logs[number] for number in self._stores[id]]
         if all(self._may_lose(log, id) for log in held) and self.rng.random() < 0.6:
             self._moved_away[id].clear()
+            self._lost_some = True
             for log in held:
                 self._lose(id, log)
 
@@ -286,6 +288,7 @@ class LogsWorld(World):
     def _lose(self, id: int, log: OneLog) -> None:
         if log.lists.latest is None:
             log.early_lost += 1
+        self._lost_some = True
         del self._stores[id][log.number]
         log.lose_store(id)
 
@@ -565,18 +568,14 @@ class LogsWorld(World):
                 said.append(f"nobody leads log {log.number}")
             elif {member.id for member in top.members.latest.replicas} != wanted:
                 said.append(f"log {log.number} has other members than the first")
-            else:
-                row = self.directory.now.get(log.number)
-                assert row is not None
-                best = should_lead(row, top.members.latest)
-                if best != top.me.id:
-                    said.append(f"log {log.number} is led by {top.me.id}, and not by {best}")
+            elif top.me.id != (best := self.directory.should_lead(log.number, top.members.latest)):
+                said.append(f"log {log.number} is led by {top.me.id}, and not by {best}")
         for id, stores in self._stores.items():
             if self.up(id) and id in wanted:
                 said += [f"server {id} keeps deleted log {n}" for n in stores if self.directory.now.get(n) is None]
                 said += [f"server {id} has no store of log {row.number}" for row in self.directory.now.logs
                          if row.number not in stores]
-        if not self.options.wipes:
+        if not self._lost_some:  # else there may be too few to tell of the deletion
             hosting = self.hostings[leader.me.id]
             said += [f"the deletion of log {gone.number} is not done" for gone in self.directory.now.deleted
                      if hosting.deleting(gone)]
