@@ -1,8 +1,8 @@
 """`LogsWorld`: a random run of hosts that keep several logs, from one seed.
 
 The first log, its clients and the faults are those of a `World`; each further log is a `OneLog` on the same hosts,
-which crash, are paused and cut off as wholes, and lose one store or all. What the hosts' hostings say to each other
-goes over connections of their own, in order. A message of a log arrives where its sender's store was told of.
+which crash, are paused, full and cut off as wholes, and lose one store or all. What the hosts' hostings say to each
+other goes over connections of their own, in order. A message of a log arrives where its sender's store was told of.
 
 Demands at the end, besides those that each log must meet by itself: every log that is not deleted is led by the server
 that should, and has the first log's members; no store waits, and every store of a deleted log was moved away. A log
@@ -38,7 +38,7 @@ from alpo.core.hosting.words import (
     Tell,
 )
 from alpo.core.members import Identity, MemberList, StartStatus
-from alpo.core.messages import Envelope
+from alpo.core.messages import Envelope, Room
 from alpo.core.ready import Begin
 from alpo.core.replica import Replica
 from alpo.core.requests import Appended, FoundLog, Reply, Transfer
@@ -77,7 +77,7 @@ class OneLog(Cluster):
             limits=(*o.limits, ("first_log", False)), load=replace(o.load, writers=2, readers=1, keepers=0),
         ))
         self.stage.now_us = world.now_us
-        self.paused_until, self.stalled_until = world.paused_until, world.stalled_until
+        self.paused_until, self.stalled_until, self.room = world.paused_until, world.stalled_until, world.room
         self.links.cut, self.links.lossy = dict(world.links.cut), world.links.lossy
         self.clients = Clients(self, world.faults)
         #: Stores that were lost before any had begun.
@@ -270,6 +270,12 @@ class LogsWorld(World):
         for log in self.logs.values():
             log.set_cuts(cut)
 
+    def fill(self, id: int, room: Room) -> None:
+        super().fill(id, room)
+        for log in self.logs.values():
+            log.stage.now_us = self.now_us
+            log.fill(id, room)
+
     # -- stores -----------------------------------------------------------------------------------------
 
     def _put_store(self, id: int, number: int, cluster: bytes) -> None:
@@ -439,7 +445,9 @@ class LogsWorld(World):
 
     def _act(self, id: int, action: Action) -> None:
         if isinstance(action, MakeStore):
-            row = self.directory.now.get(action.number) or _unfounded(self.stage.hosts[id].running, action.number)
+            here = self.stage.hosts[id].running.directory.guaranteed
+            row = self.directory.now.get(action.number) or here.get(action.number)
+            assert row is not None
             if action.number not in self.logs:
                 self.logs[action.number] = OneLog(self, row)
             self._making[id][action.number] = self.stage.hosts[id].running.cluster
@@ -580,12 +588,6 @@ class LogsWorld(World):
             said += [f"the deletion of log {gone.number} is not done" for gone in self.directory.now.deleted
                      if hosting.deleting(gone)]
         return said
-
-
-def _unfounded(replica: Replica, number: int) -> NamedLog:
-    log = replica.directory.guaranteed.get(number)
-    assert log is not None
-    return log
 
 
 def draw(seed: int, *, servers: int | None = None, seconds: int = 60) -> Options:

@@ -9,12 +9,13 @@ from alpo.core.hosting.leading import Leading
 from alpo.core.messages import AppendRequest, Envelope
 from alpo.core.operator_requests import OperatorRequests
 from alpo.core.replica import Replica
+from alpo.core.requests import ChangeMember, MemberStep
 from alpo.storage.memory import MemoryStore
 
 from ..logs.world import LogsWorld, OneLog
 from ..options import MS, SECOND
 from .mutation import Mutation, edit, swap
-from .worlds import IDLE, SAVING, SLOW, world
+from .worlds import IDLE, SAVING, SLOW, planned, world
 
 
 def _keeps_incarnation(log: OneLog, id: int) -> None:
@@ -65,14 +66,40 @@ _PLAIN = world(fault_every_us=500 * MS, **_QUIET)
 _TORN = world(network=SLOW, faults=("isolate", "cut", "crash"), **_QUIET)
 _LOSING = world(fault_every_us=SECOND, wipes=4)
 _CHANGING = world(seconds=8, load=IDLE, fault_every_us=2 * SECOND, spares=1, stewards=1)
-_OLD_WORD = world(seconds=20, load=IDLE, spares=2, stewards=3, faults=("pause",))
+_OLD_WORD = planned(seconds=12, load=IDLE, spares=1)
 _CRASHING = world(fault_every_us=200 * MS, faults=("crash", "crash_all"), limits=SAVING, **_QUIET)
 _BROUGHT_UP = world(fault_every_us=SECOND, wipes=4, limits=SAVING, **_QUIET)
 
 
+class OldWord(LogsWorld):
+    """World in which the first log's leader stands still while the next one adds a server, and then goes on as if it
+    led."""
+
+    def run(self) -> None:
+        self.after(2 * SECOND, self._pause)
+        super().run()
+
+    def _pause(self) -> None:
+        old, leaders = self.leader(), [top.me.id for log in self.live() if (top := log.leader()) is not None]
+        added = [id for id in self.stage.hosts if self.disks.put_away(id)]
+        if old is not None and added and set(leaders) - {old.me.id}:
+            self.paused_until[old.me.id] = self.now_us + 4 * SECOND
+            self.after(SECOND, self._add, old.me.id, added[0])
+        else:
+            self.after(SECOND // 10, self._pause)
+
+    def _add(self, old: int, added: int) -> None:
+        self.boot(added)
+        for host in self.stage.hosts.values():
+            if host.id != old and host.replica is not None and host.replica.leadership is not None:
+                address = self.stage.hosts[added].address
+                self.ask(host.id, ChangeMember("operator", MemberStep.ADD, added, address, 0))
+
+
 def _made(name: str, rule: str, title: str, harm: str, patches: object, where: object, by: tuple[str, ...],
           **more: object) -> Mutation:
-    return Mutation(name, rule, title, harm, patches, where, by, makes=LogsWorld, **more)  # type: ignore[arg-type]
+    made = {"makes": LogsWorld, **more}
+    return Mutation(name, rule, title, harm, patches, where, by, **made)  # type: ignore[arg-type]
 
 
 _SEEN = ("directory", "founding", "files", "alarm", "deleted", "no progress")
@@ -149,7 +176,7 @@ LOGS = (
         "L13", "logs", "the leader of a log follows an older list", "members are added and removed in turns",
         (edit(Leading, "follow", ("if before is None or follow.members_id >= before.members_id:", "if True:")),
          edit(Leading, "_follow", (" or (facts.members_sure and follow.members_id < facts.members_id)", ""))),
-        _OLD_WORD, ("follows",),
+        _OLD_WORD, ("follows",), makes=OldWord,
     ),
     _made(
         "L14", "logs", "the host makes heartbeats for its logs", "a log that has stopped is believed to lead",
