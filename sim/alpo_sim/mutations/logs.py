@@ -6,6 +6,7 @@ from alpo.core import directory, snapshots
 from alpo.core.directory import Directory, Listing
 from alpo.core.hosting import leading
 from alpo.core.hosting.leading import Leading
+from alpo.core.hosting.words import Follow, HostMessage
 from alpo.core.messages import AppendRequest, Envelope
 from alpo.core.operator_requests import OperatorRequests
 from alpo.core.replica import Replica
@@ -72,28 +73,32 @@ _BROUGHT_UP = world(fault_every_us=SECOND, wipes=4, limits=SAVING, **_QUIET)
 
 
 class OldWord(LogsWorld):
-    """World in which the first log's leader stands still while the next one adds a server, and then goes on as if it
-    led."""
+    """World in which word of the members that a log is to have is late: what it adds was removed since."""
 
     def run(self) -> None:
-        self.after(2 * SECOND, self._pause)
+        self.after(2 * SECOND, self._add)
         super().run()
 
-    def _pause(self) -> None:
-        old, leaders = self.leader(), [top.me.id for log in self.live() if (top := log.leader()) is not None]
-        added = [id for id in self.stage.hosts if self.disks.put_away(id)]
-        if old is not None and added and set(leaders) - {old.me.id}:
-            self.paused_until[old.me.id] = self.now_us + 4 * SECOND
-            self.after(SECOND, self._add, old.me.id, added[0])
+    def _tell(self, id: int, peer: int, message: HostMessage) -> None:
+        if isinstance(message, Follow):
+            self.after(3 * SECOND, super()._tell, id, peer, message)
         else:
-            self.after(SECOND // 10, self._pause)
+            super()._tell(id, peer, message)
 
-    def _add(self, old: int, added: int) -> None:
-        self.boot(added)
-        for host in self.stage.hosts.values():
-            if host.id != old and host.replica is not None and host.replica.leadership is not None:
-                address = self.stage.hosts[added].address
-                self.ask(host.id, ChangeMember("operator", MemberStep.ADD, added, address, 0))
+    def _add(self) -> None:
+        """Have a server added, then removed, once another server than the first log's leader leads a log."""
+        first, spare = self.leader(), len(self.stage.hosts)
+        if first is not None and any((top := log.leader()) is not None and top.me != first.me for log in self.live()):
+            self.boot(spare)
+            self._ask_first(MemberStep.ADD, spare)
+            self.after(SECOND, self._ask_first, MemberStep.REMOVE, spare)
+        else:
+            self.after(SECOND // 10, self._add)
+
+    def _ask_first(self, step: MemberStep, id: int) -> None:
+        leader, address = self.leader(), self.stage.hosts[id].address if step is MemberStep.ADD else ""
+        if leader is not None:
+            self.ask(leader.me.id, ChangeMember("operator", step, id, address, 0))
 
 
 def _made(name: str, rule: str, title: str, harm: str, patches: object, where: object, by: tuple[str, ...],
