@@ -345,7 +345,7 @@ def test_without_a_wish_logs_are_spread_by_number() -> None:
 
 
 def test_a_server_could_lead_though_it_is_an_entry_behind_but_not_without_room() -> None:
-    """In a busy log hardly a server is never behind."""
+    """Servers of a busy log are seldom all level for long."""
     cluster = Cluster(3)
     leader = cluster.elect()
     slow, other = (id for id in (1, 2, 3) if id != leader.me.id)

@@ -33,7 +33,7 @@ def facts_of(replica: Replica) -> LogFacts:
     state = StoreState.STARTED if replica.first_start.started else StoreState.EMPTY
     ready: tuple[int, ...] = ()
     if leads and leadership is not None:
-        # Not what has every entry at this moment: in a busy log that is seldom the same server for long.
+        # A server that is an entry behind counts too: in a busy log hardly one is never behind.
         ready = tuple(peer.who.id for peer in leadership.voters if leadership.lack_of(peer) is None)
     retired = replica.retired or (
         replica.first_start.started and members.standing == "GONE" and members.latest_id <= replica.guaranteed_id

@@ -86,7 +86,7 @@ class Server:
 
 
 class Reigns(NamedTuple):
-    """What the replicas of the log did. By server: ``terms``, on its disk, and ``stands``, the term for which its
+    """Deeds of the log's replicas. By server: ``terms``, on its disk, and ``stands``, the term for which its
     process stands or leads. ``votes``: (term, candidate, voter); ``appends``: (term, leader, True if the deletion was
     done when it was asked for); ``accepted``: (place of an append, server). What was sent may arrive at any time."""
 
