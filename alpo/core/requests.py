@@ -399,8 +399,8 @@ class LogIs(NamedTuple):
 
 
 class LogDeleted(NamedTuple):
-    """Success: the log is out of the directory, guaranteed. A server's shell tells it to a client once no append to the
-    log can be acknowledged any more."""
+    """Success: the log is out of the directory, guaranteed. A server's shell tells it to a client once no append
+    that is asked for from then on can be acknowledged."""
 
     origin: Origin
     log: DeletedLog

@@ -301,7 +301,7 @@ class Host:
             client.post_for(cast(int, ask.origin), ask)
 
     def _delete_log(self, client: ClientRequests, ask: DeleteLog) -> None:
-        """Have a log deleted; told as done once no server can acknowledge an append to it any more."""
+        """Have a log deleted; told as done once no new append to it can be acknowledged."""
         hold = self.hosted.once_over if self.hosted is not None else None
         client.post_for(cast(int, ask.origin), ask, hold)
 

@@ -201,7 +201,7 @@ class Hosted:
         return self.running[number].log.name
 
     def once_over(self, answer: LogDeleted, done: Callable[[], None]) -> None:
-        """Call ``done`` once no append to a log that was deleted can be acknowledged any more."""
+        """Call ``done`` once no new append to a log that was deleted can be acknowledged."""
         self._deletions.append((answer.log, done))
         self.look()
 

@@ -197,7 +197,7 @@ def delete(
     target: Target, name: Name,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for the name again.")] = False,
 ) -> None:
-    """Delete a log, for good. Done once no append to it can be acknowledged any more. Its servers move its files to
+    """Delete a log, for good. Done once no append made from then on can be acknowledged. Its servers move its files to
     `deleted/` in their directories.
 
     Examples:

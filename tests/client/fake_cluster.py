@@ -163,6 +163,8 @@ class FakeServer:
         self.script: Script | None = None
         #: Problem frame to greet with, instead of a hello.
         self.problem: r.Problem | None = None
+        #: Newest version of the protocol that it speaks.
+        self.speaks = r.VERSION
         self.frozen = False
         self._sending: WeakKeyDictionary[SocketStream, anyio.Lock] = WeakKeyDictionary()
         #: Last LSN in this server's own copy; None: the copy holds all.
@@ -215,16 +217,21 @@ class FakeServer:
         hello = decode_hello(bodies[0])
         assert isinstance(hello, r.ClientHello)
         await self._thaw()
-        if self.problem is not None:
-            await stream.send(encode(self.problem))
+        problem = self.problem
+        if hello.version > self.speaks:
+            problem = r.Problem(q.Code.INVALID, (
+                f"the other side speaks version {hello.version} of the protocol, this one version {self.speaks}"
+            ))
+        if problem is not None:
+            await stream.send(encode(problem))
             with suppress(OSError):  # AnyIO's own error is not raised where a client has reset the connection
                 await stream.send_eof()
             await stream.receive()
             return
         members = tuple((s.id, s.address) for s in c.servers.values())
         await stream.send(encode(r.ServerHello(
-            r.VERSION, c.cluster, self.id, c.time_ms, c.horizon_ms, c.payload_bytes_max, c.batch_bytes_max, c.window,
-            c.leader, members,
+            hello.version, c.cluster, self.id, c.time_ms, c.horizon_ms, c.payload_bytes_max, c.batch_bytes_max,
+            c.window, c.leader, members,
         )))
         frames.bytes_max = frame_bytes_max(c.batch_bytes_max)
         todo = list(bodies[1:])

@@ -16,7 +16,7 @@ from alpo.client.reasons import ADDRESSES_MAX, TOLD_MAX, OtherCluster, Reasons
 from alpo.client.servers import Servers, given_servers
 from alpo.core.requests import Code
 from alpo.wire.framing import CLUSTER_TOLD, TLS_ONLY_TOLD
-from alpo.wire.requests import Problem
+from alpo.wire.requests import LOGS_VERSION, Problem
 
 pytestmark = pytest.mark.anyio
 
@@ -292,3 +292,16 @@ async def test_what_a_server_says_before_it_closes_is_an_error_of_its_own(
                 with pytest.raises(alpo.AlpoError, match=re.escape(text)) as caught:
                     await call(log)
             assert type(caught.value) is kind
+
+
+async def test_a_server_that_knows_the_first_log_alone_takes_nothing_for_another() -> None:
+    """Else payloads of a log that was named would be in the first one."""
+    async with fake_cluster(1) as c:
+        c.servers[1].speaks = LOGS_VERSION - 1
+        async with alpo.connect(c.addresses, timeout_s=0.5, log="billing") as log:
+            with pytest.raises(alpo.Refused, match="too old: it knows the first log alone, and not billing"):
+                await log.append(b"x")
+        assert not c.entries
+        async with alpo.connect(c.addresses, timeout_s=20) as log:
+            await log.append(b"y")
+        assert len(c.entries) == 1

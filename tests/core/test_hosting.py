@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cluster_kit import Cluster
 
 from alpo.core.directory import DeletedLog, Listing, LogOptions, NamedLog
+from alpo.core.hosting.facts import facts_of
 from alpo.core.hosting.hosting import Hosting
 from alpo.core.hosting.leading import BETWEEN_S, FIT_S, next_changes, over, preferred
 from alpo.core.hosting.words import (
@@ -30,6 +32,8 @@ from alpo.core.hosting.words import (
     standing_of,
 )
 from alpo.core.members import Identity, Member, MemberList, Role
+from alpo.core.messages import Room
+from alpo.core.ready import Space
 from alpo.core.settings import Settings
 
 CLUSTER = b"c" * 16
@@ -342,3 +346,20 @@ def test_without_a_wish_logs_are_spread_by_number() -> None:
     assert [preferred(log(number), members(1, 3, 5)) for number in (2, 3, 4)] == [5, 1, 3]
     assert preferred(log(2, lead=9), members(1, 3, 5)) == 5 and preferred(log(2, lead=3), members(1, 3, 5)) == 3
     assert preferred(log(2), MemberList(())) == 0
+
+
+def test_a_server_could_lead_though_it_is_an_entry_behind_but_not_without_room() -> None:
+    """Servers of a busy log are seldom all level for long."""
+    cluster = Cluster(3)
+    leader = cluster.elect()
+    slow, other = (id for id in (1, 2, 3) if id != leader.me.id)
+    cluster.run(1)
+    cluster.stalls = lambda host, count: host.id == slow
+    cluster.append_some(1)
+    assert leader.leadership is not None and leader.leadership.peers[slow].match_id < leader.guaranteed_id
+    assert facts_of(leader).ready == (slow, other)
+    cluster.stalls = lambda host, count: False
+    cluster.commit(slow)
+    cluster.give(other, Space(Room.LOW, 1))
+    cluster.run(1)
+    assert facts_of(leader).ready == (slow,)

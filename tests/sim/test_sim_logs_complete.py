@@ -9,7 +9,7 @@ from alpo.core.hosting import hosting
 from alpo.core.hosting.hosting import Hosting
 from alpo.core.hosting.leading import Leading
 from alpo_sim.checks import Broken
-from alpo_sim.logs.complete import Bounds, Search
+from alpo_sim.logs.complete import Bounds, Deleting, Search
 from alpo_sim.mutations.mutation import Patch, edit
 
 NOTHING = Bounds(crashes=0, losses=0, leaders=0, waits=0, deletes=False)
@@ -56,3 +56,26 @@ def test_a_rule_that_is_broken_is_caught(bounds: Bounds, patch: Patch, broken: s
     with patch(), pytest.raises(Broken) as found:
         Search(3, bounds).run()
     assert found.value.invariant == broken
+
+
+DELETES = NOTHING._replace(deletes=True)
+
+
+@pytest.mark.parametrize(("bounds", "terms"), [
+    (DELETES, 1), pytest.param(DELETES, 2, marks=pytest.mark.soak),
+    pytest.param(DELETES._replace(crashes=1), 1, marks=pytest.mark.soak),
+])
+def test_a_log_that_is_deleted_acknowledges_nothing_that_came_afterwards(bounds: Bounds, terms: int) -> None:
+    search = Deleting(3, bounds, terms)
+    search.run()
+    assert search.deleted and search.late, "a late answer ends what was under way"
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(("bounds", "terms", "patch"), [
+    (DELETES, 1, edit(hosting, "over", ("count > len(voters) // 2", "count"))),
+    pytest.param(DELETES, 2, edit(hosting, "over", ("count > len(voters) // 2", "count")), marks=pytest.mark.soak),
+])
+def test_a_deletion_that_is_done_too_early_is_caught(bounds: Bounds, terms: int, patch: Patch) -> None:
+    with patch(), pytest.raises(Broken, match="came after the deletion"):
+        Deleting(3, bounds, terms).run()

@@ -33,10 +33,8 @@ def facts_of(replica: Replica) -> LogFacts:
     state = StoreState.STARTED if replica.first_start.started else StoreState.EMPTY
     ready: tuple[int, ...] = ()
     if leads and leadership is not None:
-        ready = tuple(
-            member.id for member in members.other_voters()
-            if member.id in replica.connected and leadership.peers[member.id].match_id >= replica.guaranteed_id
-        )
+        # A server that is an entry behind counts too: in a busy log hardly one is never behind.
+        ready = tuple(peer.who.id for peer in leadership.voters if leadership.lack_of(peer) is None)
     retired = replica.retired or (
         replica.first_start.started and members.standing == "GONE" and members.latest_id <= replica.guaranteed_id
     )

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from alpo.core.directory import DeletedLog, NamedLog
 from alpo.core.members import Identity, MemberList
 
-from .leading import Ended, Leading, over
+from .leading import FIT_S, Ended, Leading, over
 from .words import (
     Action,
     Facts,
@@ -42,9 +42,10 @@ from .words import (
 
 
 class Hosting:
-    """The hosting of server ``me`` (its id), which has ``found`` these stores. ``timeout_s``: the election timeout."""
+    """The hosting of server ``me`` (its id), which has ``found`` these stores. ``timeout_s``: the election timeout;
+    ``fit_s``: how long the preferred leader of a log must have been fit."""
 
-    def __init__(self, me: int, found: Iterable[FoundStore], timeout_s: float) -> None:
+    def __init__(self, me: int, found: Iterable[FoundStore], timeout_s: float, fit_s: float = FIT_S) -> None:
         self.me = me
         stores = list(found)
         self._stores = {store.number: store for store in stores if store.state is not StoreState.STOPPED}
@@ -64,7 +65,7 @@ class Hosting:
         self._new_peers: list[int] = []
         self._said: LogHello | None = None
         self._complained: set[int] = set()
-        self._leading = Leading(me, timeout_s)
+        self._leading = Leading(me, timeout_s, fit_s)
         #: True if a log is handed to the server that should lead it.
         self.balances = True
 

@@ -72,9 +72,9 @@ def over(gone: DeletedLog, ended: Mapping[Identity, Standing]) -> bool:
 class Leading:
     """A leader's part of one server's hosting."""
 
-    def __init__(self, me: int, timeout_s: float) -> None:
+    def __init__(self, me: int, timeout_s: float, fit_s: float) -> None:
         self._me = me
-        self._timeout_s = timeout_s
+        self._timeout_s, self._fit_s = timeout_s, fit_s
         self.deadline_s = math.inf
         #: Number -> time at which this server, leading the first log, first saw that the log waits to be founded.
         self._since_s: dict[int, float] = {}
@@ -193,7 +193,7 @@ class Leading:
             if id != wanted:
                 self._fit[number] = wanted, now_s
                 since_s = now_s
-            due_s = max(since_s + FIT_S, self._handed_s + BETWEEN_S)
+            due_s = max(since_s + self._fit_s, self._handed_s + BETWEEN_S)
             if now_s < due_s:
                 self.deadline_s = min(self.deadline_s, due_s)
             else:

@@ -75,7 +75,9 @@ INVARIANTS = {
     "directory": "the directory of logs is what the first log says, equal on all servers at equal ids, and told so",
     "founding": "a log is founded once, by a majority of the first log's voters, under a number and an id of its own",
     "files": "no store is moved away whose log is not deleted",
-    "deleted": "no append to a log is acknowledged once its deletion is done",
+    "own log": "no message of one log reaches another log's replica",
+    "follows": "the members of a log are changed by no older list of the first log than its leader has followed",
+    "deleted": "no append to a log is acknowledged that came once its deletion was done",
     "disturbed": (
         "a server that comes back from a partition deposes no healthy leader (R2), nor do late requests (R4), nor one "
         "to defer (R6); no candidate makes way for a lesser one"

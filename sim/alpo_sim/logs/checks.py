@@ -3,10 +3,14 @@ operators of logs need it, and it knows of no world."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from alpo.core.directory import Listing, changed
 from alpo.core.entries import Entry, Kind, parse_body
-from alpo.core.members import MemberList
+from alpo.core.hosting.words import FoundStore, HostMessage, LogHello, StoreState, ToldLog
+from alpo.core.members import Identity, MemberList
 from alpo.core.replica import Replica
+from alpo.core.requests import ChangeMember, MemberStep
 
 from ..checks import Broken
 from ..checks.members import list_of
@@ -66,3 +70,57 @@ class DirectoryChecks:
         """Check that the store of a log may be moved away."""
         if not self.now.lacks(number):
             raise Broken("files", f"server {id} moves the store of log {number} away, which is not deleted")
+
+    def told(self, id: int, log: ToldLog, stores: Mapping[int, FoundStore], moved: Iterable[FoundStore]) -> None:
+        """Check that what a server tells of a log is on its disk; ``stores``, ``moved``: what is there."""
+        ended = log.state is StoreState.STOPPED
+        there = [(store.number, store.incarnation) for store in (moved if ended else stores.values())]
+        if (log.number, log.incarnation) not in there:
+            raise Broken("durable before sent", f"server {id} tells {log}, which is not on its disk")
+
+    def may_change(self, id: int, number: int, change: ChangeMember, lists: Iterable[MemberList]) -> None:
+        """Check that a change of a log's members is a step to one of ``lists`` of the first log: those that are no
+        older than what the log's leader knows and has followed."""
+        adds = change.step is MemberStep.ADD
+        if not any((change.id in {member.id for member in each.replicas}) is adds for each in lists):
+            raise Broken("follows", f"server {id} has log {number} {change.step.name} {change.id}, by an old list")
+
+    def should_lead(self, number: int, members: MemberList) -> int:
+        """The server that is to lead a log: whom an operator has named, if it votes, or the voter at the log's place;
+        0 for a log that is deleted."""
+        log, voters = self.now.get(number), sorted(member.id for member in members.voters)
+        if log is None:
+            return 0
+        return log.options.lead if log.options.lead in voters else voters[number % len(voters)]
+
+
+class HeardOf:
+    """Account of what the hostings of hosts that are up have heard from others."""
+
+    def __init__(self) -> None:
+        self._stores: dict[int, dict[Identity, int]] = {}
+        self._followed: dict[tuple[int, int, int], int] = {}
+
+    def note(self, id: int, peer: int, message: HostMessage, reign: int | None) -> None:
+        """Note what host ``id`` hears; ``reign``: the term in which it leads the log that the message is about."""
+        if isinstance(message, LogHello):
+            known = self._stores.setdefault(id, {})
+            for told in message.logs:
+                if told.state is not StoreState.STOPPED:
+                    known[Identity(peer, told.incarnation)] = told.number
+        elif reign is not None:
+            key = id, message.number, reign
+            self._followed[key] = max(message.members_id, self._followed.get(key, 0))
+
+    def forget(self, id: int) -> None:
+        """Note that a host has crashed."""
+        self._stores.pop(id, None)
+        self._followed = {key: at for key, at in self._followed.items() if key[0] != id}
+
+    def stores(self, id: int) -> Mapping[Identity, int]:
+        """The stores that a host was told of, by number of their log, the one told last at the end."""
+        return self._stores.get(id, {})
+
+    def followed_id(self, id: int, number: int, reign: int) -> int:
+        """The newest list of the first log that this leader of a log was told to follow; 0 if none."""
+        return self._followed.get((id, number, reign), 0)

@@ -1,4 +1,5 @@
-"""Complete search of what hostings can do: one log is created, founded and deleted, within bounds.
+"""Complete search of what hostings can do: one log is created, founded and deleted, within bounds. `Deleting` begins
+with a founded log, which elects leaders and takes appends while it is deleted.
 
 The hostings are the real ones. The first log is a list of entries that only grows: whoever leads it knows all of them,
 others any part. A store is empty, begun, or not there; a replica of the log is no more than that. Every order of these
@@ -84,6 +85,21 @@ class Server:
     hosted: str = ""  # the state of ``hosting``, for comparisons
 
 
+class Reigns(NamedTuple):
+    """Deeds of the log's replicas. By server: ``terms``, on its disk, and ``stands``, the term for which its
+    process stands or leads. ``votes``: (term, candidate, voter); ``appends``: (term, leader, True if the deletion was
+    done when it was asked for); ``accepted``: (place of an append, server). What was sent may arrive at any time."""
+
+    terms: tuple[int, ...] = ()
+    stands: tuple[int, ...] = ()
+    votes: frozenset[tuple[int, int, int]] = frozenset()
+    appends: tuple[tuple[int, int, bool], ...] = ()
+    accepted: frozenset[tuple[int, int]] = frozenset()
+
+
+NO_REIGNS = Reigns()
+
+
 @dataclass(frozen=True)
 class State:
     """A state of all. ``hellos``: (from, to) -> the newest hello on its way; ``done``: some leader said so."""
@@ -96,6 +112,7 @@ class State:
     hellos: tuple[tuple[tuple[int, int], LogHello], ...]
     left: Bounds
     done: bool = False
+    reigns: Reigns = NO_REIGNS
 
 
 def members(count: int) -> MemberList:
@@ -121,10 +138,7 @@ class Search:
 
     def run(self, states_max: int | None = None) -> None:
         """Go through all states, at most ``states_max``. Raises `Broken`."""
-        servers = tuple(Server(m.id) for m in self._members.members)
-        first = State(servers, (Listing(), _created()), (b"create",), 1, 0.0, (), self._bounds)
-        for server in servers:
-            first = self._boot(first, server.id)
+        first = self._first()
         seen, queue = {first}, deque([first])
         while queue and (states_max is None or len(seen) < states_max):
             state = queue.popleft()
@@ -134,6 +148,13 @@ class Search:
                     seen.add(after)
                     queue.append(after)
         self.states = len(seen)
+
+    def _first(self) -> State:
+        servers = tuple(Server(m.id) for m in self._members.members)
+        first = State(servers, (Listing(), _created()), (b"create",), 1, 0.0, (), self._bounds)
+        for server in servers:
+            first = self._boot(first, server.id)
+        return first
 
     # -- what may happen next ---------------------------------------------------------------------------
 
@@ -299,6 +320,88 @@ class Search:
         if state.done or leader.hosting is None or leader.known < len(state.log) - 1:
             return state
         return replace(state, done=any(not leader.hosting.deleting(gone) for gone in state.log[-1].deleted))
+
+
+class Deleting(Search):
+    """The search of a deletion, while the log that is deleted elects leaders, for at most ``terms``, and takes
+    ``appends``. Server 3 leads it in term 1. Ranks are left out: any server may be elected.
+
+    Demand: no append is acknowledged that was asked for once the deletion was done. One that was asked for before can
+    be: its acceptances may be on their way. ``late``: states in which one is.
+    """
+
+    def __init__(self, count: int, bounds: Bounds, terms: int = 2, appends: int = 1) -> None:
+        super().__init__(count, bounds)
+        self._terms, self._appends = terms, appends
+        self.late = 0
+
+    def _first(self) -> State:
+        ids = [member.id for member in self._members.members]
+        first = MemberList.of(Member(id, f"h{id}:7100", 0, bytes([id, 1]) * 8, Role.VOTER) for id in ids)
+        founded = changed(_created(), {"op": "found", "number": NUMBER, "members": first.to_plain()})
+        servers = tuple(Server(id, 2, (bytes([id, 1]) * 8, StoreState.STARTED), made=1) for id in ids)
+        reigns = Reigns(tuple(1 for _ in ids), (*(0 for _ in ids[1:]), 1), frozenset((1, len(ids), id) for id in ids))
+        state = State(
+            servers, (Listing(), _created(), founded), (b"create", first.digest()), 1, 0.0, (), self._bounds,
+            reigns=reigns,
+        )
+        for id in ids:
+            state = self._boot(state, id)
+            state = _put(state, replace(_get(state, id), pending=NOTHING_PENDING))
+        return replace(state, hellos=(), reigns=reigns)
+
+    def _act(self, state: State, id: int, action: Action) -> State:
+        if isinstance(action, RunLog):  # a new process stands for nothing
+            state = replace(state, reigns=_with_term(state.reigns, id, state.reigns.terms[id - 1], 0))
+        return super()._act(state, id, action)
+
+    def _after(self, state: State) -> Iterator[State]:
+        yield from super()._after(state)
+        reigns = state.reigns
+        for server in state.servers:
+            if not server.runs or server.store is None or server.store[1] is not StoreState.STARTED:
+                continue
+            id, term = server.id, reigns.terms[server.id - 1]
+            found = [
+                _with_term(reigns, id, t, 0)._replace(votes=reigns.votes | {(t, candidate, id)})
+                for t, candidate, voter in reigns.votes if voter == candidate and t > term
+            ]
+            if term < self._terms:
+                stood = _with_term(reigns, id, term + 1, term + 1)
+                found.append(stood._replace(votes=reigns.votes | {(term + 1, id, id)}))
+            if len(reigns.appends) < self._appends and self._leads(state, server):
+                asked = (*reigns.appends, (term, id, state.done))
+                accepted = reigns.accepted | {(len(reigns.appends), id)}
+                found.append(reigns._replace(appends=asked, accepted=accepted))
+            for place, (t, _, _) in enumerate(reigns.appends):
+                if term <= t and (place, id) not in reigns.accepted:
+                    follows = reigns if term == t else _with_term(reigns, id, t, 0)
+                    found.append(follows._replace(accepted=reigns.accepted | {(place, id)}))
+            for each in found:
+                yield replace(state, reigns=each)
+
+    def _leads(self, state: State, server: Server) -> bool:
+        reigns, term = state.reigns, state.reigns.terms[server.id - 1]
+        if not server.runs or reigns.stands[server.id - 1] != term:
+            return False
+        return sum(vote[:2] == (term, server.id) for vote in reigns.votes) >= self._members.majority
+
+    def _check(self, state: State) -> None:
+        self.deleted += state.done
+        for place, (term, leader, late) in enumerate(state.reigns.appends):
+            there = sum(each[0] == place for each in state.reigns.accepted)
+            server = _get(state, leader)
+            if there < self._members.majority or state.reigns.terms[leader - 1] != term:
+                continue
+            if self._leads(state, server) and late:
+                raise Broken("deleted", f"server {leader} acknowledges an append that came after the deletion")
+            self.late += state.done and self._leads(state, server)
+
+
+def _with_term(reigns: Reigns, id: int, term: int, stands: int) -> Reigns:
+    """The reigns with a server in another term."""
+    terms = (*reigns.terms[: id - 1], term, *reigns.terms[id:])
+    return reigns._replace(terms=terms, stands=(*reigns.stands[: id - 1], stands, *reigns.stands[id:]))
 
 
 def first_list(state: State) -> MemberList | None:

@@ -1,22 +1,23 @@
 """`LogsWorld`: a random run of hosts that keep several logs, from one seed.
 
 The first log, its clients and the faults are those of a `World`; each further log is a `OneLog` on the same hosts,
-which crash, are paused and cut off as wholes, and lose one store or all. What the hosts' hostings say to each other
-goes over connections of their own, in order.
+which crash, are paused, full and cut off as wholes, and lose one store or all. What the hosts' hostings say to each
+other goes over connections of their own, in order. A message of a log arrives where its sender's store was told of.
 
-Demands at the end, besides those that each log must meet by itself: every log that is not deleted has a leader and the
-first log's members, no store waits, and every store of a deleted log was moved away.
+Demands at the end, besides those that each log must meet by itself: every log that is not deleted is led by the server
+that should, and has the first log's members; no store waits, and every store of a deleted log was moved away. A log
+goes on when its leader's replica ends alone, with the host and the other logs as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from alpo.core.directory import NamedLog
 from alpo.core.entries import Entry
-from alpo.core.hosting.facts import facts, standing_in
+from alpo.core.hosting.facts import facts, facts_of, standing_in
 from alpo.core.hosting.hosting import Hosting
 from alpo.core.hosting.words import (
     HOSTING,
@@ -27,6 +28,7 @@ from alpo.core.hosting.words import (
     FoundStore,
     HandLog,
     HostMessage,
+    LogHello,
     MakeStore,
     MoveStore,
     RunLog,
@@ -35,7 +37,8 @@ from alpo.core.hosting.words import (
     StoreState,
     Tell,
 )
-from alpo.core.members import Identity, StartStatus
+from alpo.core.members import Identity, MemberList, StartStatus
+from alpo.core.messages import Envelope, Room
 from alpo.core.ready import Begin
 from alpo.core.replica import Replica
 from alpo.core.requests import Appended, FoundLog, Reply, Transfer
@@ -48,11 +51,13 @@ from ..cluster import Cluster
 from ..host import Host
 from ..options import MS, SECOND, Options
 from ..world import World, demand_members, demand_progress, demand_settled
-from .checks import DirectoryChecks
+from .checks import DirectoryChecks, HeardOf
 from .operators import LogOperator
 
 #: Time, once all is whole, until every log has the members and stores that it is to have.
-HOSTED_WITHIN_US = 30 * SECOND
+HOSTED_WITHIN_US = 45 * SECOND
+#: Seconds that a preferred leader must have been fit: fewer than in `alpod`, so that logs are handed over under faults.
+FIT_S = 3.0
 #: Interval at which hosts look whether they reach each other.
 _LOOK_US = 100 * MS
 
@@ -72,7 +77,7 @@ class OneLog(Cluster):
             limits=(*o.limits, ("first_log", False)), load=replace(o.load, writers=2, readers=1, keepers=0),
         ))
         self.stage.now_us = world.now_us
-        self.paused_until, self.stalled_until = world.paused_until, world.stalled_until
+        self.paused_until, self.stalled_until, self.room = world.paused_until, world.stalled_until, world.room
         self.links.cut, self.links.lossy = dict(world.links.cut), world.links.lossy
         self.clients = Clients(self, world.faults)
         #: Stores that were lost before any had begun.
@@ -145,6 +150,21 @@ class OneLog(Cluster):
                     self._finish_commit(host)
                 self.poke(host)
 
+    def _arrive(self, envelope: Envelope, boots: int, resets: int, again: bool, damage: bool) -> None:
+        if self._gets(envelope):
+            super()._arrive(envelope, boots, resets, again, damage)
+
+    def _arrive_whole(self, envelope: Envelope) -> None:
+        if self._gets(envelope):
+            super()._arrive_whole(envelope)
+
+    def _gets(self, envelope: Envelope) -> bool:
+        """True if a message is for this log, by its sender's store; False if its host knows of no such store."""
+        number = self._world.log_of(envelope)
+        if number not in (None, self.number):
+            raise Broken("own log", f"log {number} gets what {envelope.sender} has sent to log {self.number}")
+        return number is not None
+
     def _on_ready(self, host: Host, may_stop: bool) -> None:
         super()._on_ready(host, may_stop)
         self._world.look_soon(host.id)
@@ -152,18 +172,20 @@ class OneLog(Cluster):
     def _on_reply(self, host: Host, reply: Reply) -> None:
         if reply.origin == HOSTING:
             return
-        if isinstance(reply, Appended) and self.number in self._world.done:
+        ended_lsn = self._world.done.get(self.number)
+        if isinstance(reply, Appended) and ended_lsn is not None and reply.lsns[-1] >= ended_lsn:
             raise Broken("deleted", f"server {host.id} acknowledges an append to log {self.number}, which is deleted")
         super()._on_reply(host, reply)
         self.clients.replied(host.id, reply)
 
 
 class LogsWorld(World):
-    """Random run with several logs. ``done``: numbers of deleted logs of which some leader has said that it is done."""
+    """Random run with several logs. ``done``: numbers of deleted logs of which some leader has said that it is done ->
+    the first LSN that no replica had then: acceptances of smaller ones may have been under way."""
 
     def __init__(self, options: Options, *, record: bool = False) -> None:
         self.logs: dict[int, OneLog] = {}
-        self.done: set[int] = set()
+        self.done: dict[int, int] = {}
         self.directory = DirectoryChecks()
         super().__init__(options, record=record)
         ids = list(self.stage.hosts)
@@ -173,15 +195,22 @@ class LogsWorld(World):
         self._making: dict[int, dict[int, bytes]] = {id: {} for id in ids}
         #: Host -> stores of deleted logs that were moved away.
         self._moved_away: dict[int, list[FoundStore]] = {id: [] for id in ids}
+        self._lost_some = False
         self._looking: dict[int, int] = dict.fromkeys(ids, 0)
         self._epoch: dict[tuple[int, int], int] = {}
         #: Hosts that are connected -> who they were then.
         self._joined: dict[tuple[int, int], tuple[Identity, Identity]] = {}
         self._last_us: dict[tuple[int, int], int] = {}
+        self._heard_of = HeardOf()
+        #: (host, number): logs that a host is about to stop or move; and those whose replica has ended alone.
+        self._ending: set[tuple[int, int]] = set()
+        self.failed: set[tuple[int, int]] = set()
         self.checks.also.append(self._taken)
         self.after(_LOOK_US, self._reach)
         if options.wipes:
             self.after(self.span_us(SECOND, 20 * SECOND), self._lose_store)
+        if "stop" in options.faults:
+            self.after(self.span_us(SECOND, 20 * SECOND), self._fail_some)
 
     def _taken(self, entry: Entry) -> None:
         self.directory.taken(entry, self.lists.guaranteed[0][1] if self.lists.guaranteed else None)
@@ -194,7 +223,7 @@ class LogsWorld(World):
         super().boot(id)
         stores = [self._state_of(id, store) for store in self._stores[id].values()]
         stores += self._moved_away[id]
-        self.hostings[id] = Hosting(id, stores, self.options.election_timeout_us / SECOND)
+        self.hostings[id] = Hosting(id, stores, self.options.election_timeout_us / SECOND, FIT_S)
         self.look_soon(id)
 
     def _state_of(self, id: int, store: FoundStore) -> FoundStore:
@@ -214,6 +243,9 @@ class LogsWorld(World):
 
     def _crashed(self, id: int) -> None:
         self.hostings.pop(id, None)
+        self._heard_of.forget(id)
+        self._ending = {each for each in self._ending if each[0] != id}
+        self.failed = {each for each in self.failed if each[0] != id}
         for pair in [pair for pair in self._joined if id in pair]:
             self._join(*pair, False)
         for log in self.logs.values():
@@ -229,6 +261,7 @@ class LogsWorld(World):
         held = [self.logs[number] for number in self._stores[id]]
         if all(self._may_lose(log, id) for log in held) and self.rng.random() < 0.6:
             self._moved_away[id].clear()
+            self._lost_some = True
             for log in held:
                 self._lose(id, log)
 
@@ -236,6 +269,12 @@ class LogsWorld(World):
         super().set_cuts(cut)
         for log in self.logs.values():
             log.set_cuts(cut)
+
+    def fill(self, id: int, room: Room) -> None:
+        super().fill(id, room)
+        for log in self.logs.values():
+            log.stage.now_us = self.now_us
+            log.fill(id, room)
 
     # -- stores -----------------------------------------------------------------------------------------
 
@@ -255,11 +294,12 @@ class LogsWorld(World):
     def _lose(self, id: int, log: OneLog) -> None:
         if log.lists.latest is None:
             log.early_lost += 1
+        self._lost_some = True
         del self._stores[id][log.number]
         log.lose_store(id)
 
     def _lose_store(self) -> None:
-        """Lose the store of one log on one host, and boot the host again."""
+        """Lose the store of one log on one host: its replica ends alone, or the host with all its logs."""
         if not self.faults.on:
             return
         fit = [
@@ -269,11 +309,45 @@ class LogsWorld(World):
         if fit:
             id, log = self.rng.choice(fit)
             self.faults.counts["lose store"] = self.faults.counts.get("lose store", 0) + 1
-            self.crash(id)
-            if log.number in self._stores[id]:
+            if log.up(id) and (id, log.number) not in self._ending and self.rng.random() < 0.5:
+                log.end_on(id)
                 self._lose(id, log)
-            self.after(self.span_us(), self.boot, id)
+                self.hostings[id].lost(log.number)
+                self.look_soon(id)
+            else:
+                self.crash(id)
+                if log.number in self._stores[id]:
+                    self._lose(id, log)
+                self.after(self.span_us(), self.boot, id)
         self.after(self.span_us(SECOND, 20 * SECOND), self._lose_store)
+
+    # -- one log's trouble ------------------------------------------------------------------------------
+
+    def fail(self, id: int, log: OneLog) -> None:
+        """End a log's replica on a host, which goes on: until its next start, as after an alarm."""
+        self.failed.add((id, log.number))
+        log.end_on(id)
+        self.look_soon(id)
+
+    def _fail_some(self) -> None:
+        """Let one log's replica end on one host; an operator starts the host again."""
+        fit = [(id, log) for log in self.logs.values() for id in self.hostings if log.up(id)]
+        if fit and self.faults.on:
+            id, log = self.rng.choice(fit)
+            self.faults.counts["fail log"] = self.faults.counts.get("fail log", 0) + 1
+            self.fail(id, log)
+            self.after(self.span_us(SECOND, 20 * SECOND), self._restart_failed, id)
+        self.after(self.span_us(SECOND, 20 * SECOND), self._fail_some)
+
+    def _restart_failed(self, id: int) -> None:
+        if any(host == id for host, _ in self.failed):
+            self.crash(id)
+            self.boot(id)
+
+    def restart_all(self, but: Sequence[int] = ()) -> None:
+        for id in {host for host, _ in self.failed}:
+            self.crash(id)
+        super().restart_all(but)
 
     # -- connections between hostings -------------------------------------------------------------------
 
@@ -315,8 +389,15 @@ class LogsWorld(World):
     def _heard(self, id: int, peer: int, epoch: int, message: HostMessage) -> None:
         pair = min(id, peer), max(id, peer)
         if self._epoch.get(pair) == epoch and pair in self._joined and id in self.hostings and peer in self.hostings:
+            replica = None if isinstance(message, LogHello) else self.logs[message.number].stage.hosts[peer].replica
+            reign = replica.term if replica is not None and facts_of(replica).leads else None
+            self._heard_of.note(peer, id, message, reign)
             self.hostings[peer].heard(self.stage.hosts[id].running.me, message)
             self.look_soon(peer)
+
+    def log_of(self, envelope: Envelope) -> int | None:
+        """The log that a host gives a message to: that of the store that has sent it. None: it was told of none."""
+        return self._heard_of.stores(envelope.target.id).get(envelope.sender)
 
     # -- what hostings do -------------------------------------------------------------------------------
 
@@ -344,8 +425,11 @@ class LogsWorld(World):
         facts = self.facts(id, replica)
         for action in hosting.step(facts, host.mono_s(self.now_us)):
             self._act(id, action)
-        if facts.leads:
-            self.done |= {gone.number for gone in facts.listing.deleted if not hosting.deleting(gone)}
+        for gone in facts.listing.deleted if facts.leads else ():
+            if gone.number not in self.done and not hosting.deleting(gone):
+                log = self.logs.get(gone.number)
+                ends = [each.log.next_lsn for each in log.replicas()] if log is not None else []
+                self.done[gone.number] = max(ends, default=1)
         due_us = host.when_us(hosting.deadline_s())
         if due_us < 1 << 60:
             self.at(max(due_us, self.now_us + 1), self._look_again, id, host.boots)
@@ -361,7 +445,9 @@ class LogsWorld(World):
 
     def _act(self, id: int, action: Action) -> None:
         if isinstance(action, MakeStore):
-            row = self.directory.now.get(action.number) or _unfounded(self.stage.hosts[id].running, action.number)
+            here = self.stage.hosts[id].running.directory.guaranteed
+            row = self.directory.now.get(action.number) or here.get(action.number)
+            assert row is not None
             if action.number not in self.logs:
                 self.logs[action.number] = OneLog(self, row)
             self._making[id][action.number] = self.stage.hosts[id].running.cluster
@@ -371,8 +457,11 @@ class LogsWorld(World):
             self.logs[action.log.number].run_on(id, action.log, first)
         elif isinstance(action, StopLog | MoveStore):
             end = self._stopped if isinstance(action, StopLog) else self._moved
+            self._ending.add((id, action.number))
             self.after(self.rng.randrange(20 * MS), end, id, self.stage.hosts[id].boots, action)
         elif isinstance(action, Tell):
+            for told in action.message.logs if isinstance(action.message, LogHello) else ():
+                self.directory.told(id, told, self._stores[id], self._moved_away[id])
             peers = list(self.stage.hosts) if action.peer is None else [action.peer]
             for peer in peers:
                 if peer != id:
@@ -381,10 +470,18 @@ class LogsWorld(World):
             self.ask(id, FoundLog(action.number, action.first_list.to_plain()))
         elif isinstance(action, Change):
             log = self.logs[action.number]
+            self.directory.may_change(id, action.number, action.request, self._lists_for(id, log))
             log.disks.removing_until_us = self.now_us + 15 * SECOND
             self._ask_log(id, log, action.request)
         elif isinstance(action, HandLog):
             self._ask_log(id, self.logs[action.number], Transfer(HOSTING, action.target))
+
+    def _lists_for(self, id: int, log: OneLog) -> list[MemberList]:
+        """The lists of the first log that the leader of a log may follow: none older than what it has heard of."""
+        members = self.stage.hosts[id].running.members
+        known_id = members.latest_id if members.latest_id <= self.stage.hosts[id].running.guaranteed_id else 0
+        told_id = self._heard_of.followed_id(id, log.number, log.stage.hosts[id].running.term)
+        return [each for at, each in self.lists.guaranteed if at >= max(known_id, told_id)]
 
     def _ask_log(self, id: int, log: OneLog, request: Any) -> None:
         if log.up(id):
@@ -400,12 +497,14 @@ class LogsWorld(World):
     def _stopped(self, id: int, boots: int, action: StopLog) -> None:
         number = action.number
         if self.stage.hosts[id].boots == boots and id in self.hostings:
+            self._ending.discard((id, number))
             self.hostings[id].stopped(number, self.logs[number].close_on(id))
             self.look_soon(id)
 
     def _moved(self, id: int, boots: int, action: MoveStore) -> None:
         number = action.number
         if self.stage.hosts[id].boots == boots and id in self.hostings:
+            self._ending.discard((id, number))
             store = self._state_of(id, self._stores[id].pop(number))
             if action.retired:
                 self._check_retired(id, store)
@@ -437,16 +536,31 @@ class LogsWorld(World):
         for log in self.logs.values():
             log.links.quiet = True
             log.calm_down()
-        ends_us = self.now_us + HOSTED_WITHIN_US
-        while not self.run_until(min(self.now_us + SECOND, ends_us), lambda: not self.missing()):
-            if self.now_us >= ends_us:
-                raise Broken("no progress", f"hosted logs are not as they should be: {self.missing()}")
+        self._demand_hosted()
+        self._demand_without_leader()
         for log in self.live():
             if not log.early_lost or log.leader() is not None:
                 demand_members(log.clients)
                 demand_progress(log.clients, "whole")
                 log.clients.wind_down()
                 demand_settled(log.clients)
+
+    def _demand_hosted(self) -> None:
+        ends_us = self.now_us + HOSTED_WITHIN_US
+        while not self.run_until(min(self.now_us + SECOND, ends_us), lambda: not self.missing()):
+            if self.now_us >= ends_us:
+                raise Broken("no progress", f"hosted logs are not as they should be: {self.missing()}")
+
+    def _demand_without_leader(self) -> None:
+        """End the replica that leads one log, with its host up, and demand that the others go on."""
+        for log in self.live():
+            leader = log.leader()
+            if leader is not None and len(leader.members.latest.voters) > 2:
+                self.fail(leader.me.id, log)
+                demand_progress(log.clients, "whole")
+                self._restart_failed(leader.me.id)
+                self._demand_hosted()
+                return
 
     def missing(self) -> list[str]:
         """A sentence for each log that is not yet as it should be."""
@@ -462,22 +576,18 @@ class LogsWorld(World):
                 said.append(f"nobody leads log {log.number}")
             elif {member.id for member in top.members.latest.replicas} != wanted:
                 said.append(f"log {log.number} has other members than the first")
+            elif top.me.id != (best := self.directory.should_lead(log.number, top.members.latest)):
+                said.append(f"log {log.number} is led by {top.me.id}, and not by {best}")
         for id, stores in self._stores.items():
             if self.up(id) and id in wanted:
                 said += [f"server {id} keeps deleted log {n}" for n in stores if self.directory.now.get(n) is None]
                 said += [f"server {id} has no store of log {row.number}" for row in self.directory.now.logs
                          if row.number not in stores]
-        if not self.options.wipes:
+        if not self._lost_some:  # else there may be too few to tell of the deletion
             hosting = self.hostings[leader.me.id]
             said += [f"the deletion of log {gone.number} is not done" for gone in self.directory.now.deleted
                      if hosting.deleting(gone)]
         return said
-
-
-def _unfounded(replica: Replica, number: int) -> NamedLog:
-    log = replica.directory.guaranteed.get(number)
-    assert log is not None
-    return log
 
 
 def draw(seed: int, *, servers: int | None = None, seconds: int = 60) -> Options:

@@ -27,6 +27,7 @@ from ..checks.members import MemberChecks
 from ..checks.safety import Safety
 from ..checks.sends import SendChecks
 from ..checks.session_tables import TableChecks
+from ..logs.checks import DirectoryChecks
 from ..options import Options
 from ..world import Verdict, World, run_world
 
@@ -99,7 +100,9 @@ def _both(*patches: Patch) -> Iterator[None]:
 
 #: Invariant -> the patch that leaves its check out, so that a mutation's harm itself has to show.
 BLIND: dict[str, Patch] = {
-    "durable before sent": swap(SendChecks, "too_soon", _silent),
+    "durable before sent": lambda: _both(
+        swap(SendChecks, "too_soon", _silent), swap(DirectoryChecks, "told", _silent)
+    ),
     "guaranteed on a majority": swap(Safety, "_check_on_majority", _silent),
     "fully replicated": swap(MarkChecks, "_check_fully_replicated", _silent),
     "own term": swap(Safety, "_check_own_term", _silent),
