@@ -289,7 +289,7 @@ def shelf_of(config: Config) -> Shelf:
 
 
 def logs_care(config: Config) -> LogsCare:
-    """What this server does for its logs besides the first."""
+    """The part of the configuration about the logs besides the first."""
     return LogsCare(**config.logs.model_dump())
 
 

@@ -141,6 +141,11 @@ class Driver(trio.abc.Instrument):
 
     #: False while other logs of this server would wait for a commit in the event loop's thread.
     commits_here = True
+    #: Drivers of all logs that share ``inflight_bytes_max``, if there are several: one with less than its part of it
+    #: under way is never full.
+    sharers: Sequence[Driver] = ()
+    #: Called at the end of the event loop's pass, before writes are handed over; None: nothing is kept until then.
+    flush: Callable[[], None] | None = None
 
     def __init__(
         self,
@@ -160,10 +165,8 @@ class Driver(trio.abc.Instrument):
         self.quotas = Quotas()
         self._submit, self._commit_here, self._prepare = submit, commit_here, prepare
         self.send, self.load = send, load
-        #: Bound of `full`; may be changed at any time. The drivers of all logs that share it, if there are several: a
-        #: log with less than its part of it under way is never full.
+        #: Bound of `full`; may be changed at any time.
         self.inflight_bytes_max = inflight_bytes_max
-        self.sharers: Sequence[Driver] = ()
         #: The event loop's clock, as `trio.current_time`, which looks it up at every call.
         self.clock_s = trio.lowlevel.current_clock().current_time
         #: Time of the present step, or of the last, by `clock_s`.
@@ -185,8 +188,6 @@ class Driver(trio.abc.Instrument):
         self._awaited: list[tuple[int, trio.Event]] = []  # (write number, event to set when it is on disk)
         self._writes: list[tuple[Write, After]] = []  # writes to hand over at the end of the pass
         self._running, self._wake = False, trio.Event()
-        #: Called at the end of the event loop's pass, before writes are handed over; None: nothing is kept until then.
-        self.flush: Callable[[], None] | None = None
         self._deadline_s = math.inf
         self._timer = trio.CancelScope()
         self._armed_s = math.inf  # when the timer goes off

@@ -90,8 +90,8 @@ class Carrier(Protocol):
 
 
 class Shared(NamedTuple):
-    """What the logs of a server have together: the rates of catching up and of bulk reads; ``logs`` returns their
-    number, by which the rate of the scrubs is divided."""
+    """Rates that the logs of a server share: of catching up and of bulk reads. ``logs`` returns their number, by which
+    the rate of the scrubs is divided."""
 
     catch_up: Pace
     bulk: Pace

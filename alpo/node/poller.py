@@ -23,12 +23,9 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import trio
-
-if TYPE_CHECKING:
-    from .driver import Driver
 
 #: The longest wait of the poller's own, and how long it goes on without a pass of the event loop, in seconds.
 _WAIT_S, _IN_A_ROW_S = 0.001, 0.005
@@ -57,15 +54,23 @@ class Owner(Protocol):
         """Do what is due by time; other tasks run next."""
 
 
+class OneOfMany(Owner, Protocol):
+    """Part of an owner that `Owners` needs besides."""
+
+    @property
+    def has_inputs(self) -> bool:
+        """True if a group has brought something for this owner."""
+
+
 class Owners:
     """Several owners of what the sockets bring, the drivers of several logs: the poller never waits itself for them.
     A log to which a pass brings nothing takes no part in it."""
 
     for_servers = False
 
-    def __init__(self, owners: Sequence[Driver]) -> None:
+    def __init__(self, owners: Sequence[OneOfMany]) -> None:
         self._owners = owners
-        self._taking: list[Driver] = []
+        self._taking: list[OneOfMany] = []
         self.clock_s = owners[0].clock_s
         self.came_s = 0.0
 

@@ -126,7 +126,8 @@ class LogCalls(Asking):
 
     async def delete_log(self, name: str, timeout_s: float | None = None) -> None:
         """Delete a log, for good; done once no append that is made from then on can be acknowledged. Its servers move
-        its files to ``deleted/`` in their data directories. Raises `NoSuchLog`, `Unavailable`: the log may be deleted all the same.
+        its files to ``deleted/`` in their data directories. Raises `NoSuchLog`, `Unavailable`: the log may be deleted
+        all the same.
         """
         seconds = self._seconds(timeout_s)
         _need_name(name)
