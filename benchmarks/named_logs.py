@@ -16,11 +16,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext, suppress
 from pathlib import Path
 
 import anyio
-from bench_sides import REPOSITORY, Alpo
+from bench_sides import REPOSITORY, Alpo, Void
 from processor_time import threads_ns
 from state import gathered, percentile, show
 
@@ -205,7 +205,8 @@ def main() -> None:
     for name in options.parts or PARTS:
         if name not in PARTS:
             parser.error(f"no such part: {name}; there are {', '.join(PARTS)}")
-        with tempfile.TemporaryDirectory(prefix="alpo-bench") as directory:
+        may_end = suppress(Void) if name == "killed" else nullcontext()
+        with may_end, tempfile.TemporaryDirectory(prefix="alpo-bench") as directory:
             with here.servers(Path(directory)) as (at, pids):
                 anyio.run(PARTS[name], at, pids, options)
 

@@ -139,11 +139,11 @@ class Watchers:
 class Driver(trio.abc.Instrument):
     """Driver of one replica. All methods are for the Trio thread, except `durable` and those that say so."""
 
-    #: False while other logs of this server would wait for a commit in the event loop's thread.
-    commits_here = True
     #: Drivers of all logs that share ``inflight_bytes_max``, if there are several: one with less than its part of it
     #: under way is never full.
     sharers: Sequence[Driver] = ()
+    #: The driver that hands this one's writes over with its own: each that hears of every pass makes it longer.
+    pass_of: Driver | None = None
     #: Called at the end of the event loop's pass, before writes are handed over; None: nothing is kept until then.
     flush: Callable[[], None] | None = None
 
@@ -187,6 +187,7 @@ class Driver(trio.abc.Instrument):
         self._report_wanted = False  # set first, then `_durable` is read; `durable` does it in reverse order
         self._awaited: list[tuple[int, trio.Event]] = []  # (write number, event to set when it is on disk)
         self._writes: list[tuple[Write, After]] = []  # writes to hand over at the end of the pass
+        self._late: set[Driver] = set()  # drivers that have such writes
         self._running, self._wake = False, trio.Event()
         self._deadline_s = math.inf
         self._timer = trio.CancelScope()
@@ -195,8 +196,7 @@ class Driver(trio.abc.Instrument):
         self.came_s = 0.0
         self._polled = False  # the poller keeps time, and not the timer
         self._scheduled = 0  # tasks that became able to run since the event loop last had nothing to run
-        #: The error that stopped the driver; `on_failure` is called when it is set.
-        self.failure: BaseException | None = None
+        self.failure: BaseException | None = None  # what stopped the driver; `on_failure` is called when it is set
         self.on_failure: Callable[[], None] = lambda: None
         #: Called with every event besides logging it; returns whether it was kept. Set by the node.
         self.keep: Callable[[str, Mapping[str, Any]], bool] = lambda name, fields: True
@@ -349,7 +349,7 @@ class Driver(trio.abc.Instrument):
         if write.entries:
             begin = _LONE_WRITES if self._crowd >= _CROWD else 0
             self._lone_writes = max(self._lone_writes, begin) + 1 if self._is_lone(write) else 0
-        if idle and self._lone_writes > _LONE_WRITES and write.entries and self.commits_here:
+        if idle and self._lone_writes > _LONE_WRITES and write.entries and not self._others_wait():
             self._lone = write, after
         else:
             self._queue(write, after)
@@ -360,6 +360,12 @@ class Driver(trio.abc.Instrument):
         self._writes.append((write, after))
         if not self._running:
             self._hand_over()
+        else:
+            (self.pass_of or self)._late.add(self)
+
+    def _others_wait(self) -> bool:
+        """True if another log of this server has something under way, which a commit here would hold up."""
+        return any(each is not self and (each.has_inputs or each._durable < each._submitted) for each in self.sharers)
 
     def _is_lone(self, write: Write) -> bool:
         """True if the write is a small entry, and little else, and nothing else is under way: on a leader, where it may
@@ -406,11 +412,12 @@ class Driver(trio.abc.Instrument):
             self._scheduled = 0
         if self.flush is not None:
             self.flush()
-        if self._writes:
+        while self._late:
+            driver = self._late.pop()
             try:
-                self._hand_over()
+                driver._hand_over()
             except Exception as error:  # Trio would log it and remove the instrument
-                self._token.run_sync_soon(self.failed, error)
+                self._token.run_sync_soon(driver.failed, error)
 
     # -- the writer's reports ---------------------------------------------------------------------------
 
@@ -492,9 +499,11 @@ class Driver(trio.abc.Instrument):
     def patience_s(self) -> float:
         """Seconds for which the poller may wait while the event loop stands still; 0 if another task can run, or has
         to be woken (by a thread at work, for one), or if more than one write is under way at a time."""
-        busy = self._scheduled > 1 or self._report_wanted or Jobs.under_way
+        busy = (self.pass_of or self)._scheduled > 1 or self._report_wanted or Jobs.under_way
         if self._lone_writes <= _LONE_WRITES or busy or self.failure is not None:
             return 0.0
+        if self.flush is not None:
+            self.flush()
         if self._writes:
             self._hand_over()
         return min(self._deadline_s, self._runs_due_s) - self.now_s
@@ -526,7 +535,8 @@ class Driver(trio.abc.Instrument):
     async def run(self) -> None:
         """Step what was collected while a write was under way. Run in a task of its own, with `keep_time` in
         another."""
-        trio.lowlevel.add_instrument(self)
+        if self.pass_of is None:
+            trio.lowlevel.add_instrument(self)
         self._running = True
         try:
             while True:
@@ -535,7 +545,8 @@ class Driver(trio.abc.Instrument):
                 self.pump(force=False)
         finally:
             self._running = False
-            trio.lowlevel.remove_instrument(self)
+            if self.pass_of is None:
+                trio.lowlevel.remove_instrument(self)
             self._hand_over()
 
     async def keep_time(self) -> None:

@@ -53,6 +53,8 @@ from .threads import HOLD_S_MAX, Pace, in_thread
 
 #: Time to finish what is in flight; the rest of `STOP_S_MAX` is for closing the store.
 LEAVE_S_MAX = STOP_S_MAX - 0.5
+#: Logs that look at their disk's space at a time.
+_LOOKING_MAX = 2
 #: Most bytes of entries that each log besides the first keeps in memory.
 _OTHER_TAIL_BYTES = 2 << 20
 
@@ -158,7 +160,7 @@ class Host:
         self._shelf = shelf
         self._shared = Shared(
             Pace(limits.catch_up_bytes_per_s), Pace(limits.bulk_read_bytes_per_s, HOLD_S_MAX),
-            lambda: 1 if self.hosted is None else 1 + len(self.hosted.running),
+            trio.CapacityLimiter(_LOOKING_MAX), lambda: 1 if self.hosted is None else 1 + len(self.hosted.running),
         )
         self._make_log = functools.partial(
             LogServer, cfg, limits, store, make_writer, retention, care, self.security, self.routes,
@@ -239,11 +241,13 @@ class Host:
             settings=Settings.from_plain(log.settings), first_log=False, cluster_wanted=log.id,
             tail_bytes_max=min(self._cfg.tail_bytes_max, _OTHER_TAIL_BYTES),
         )
-        return LogServer(
+        made = LogServer(
             cfg, self.limits, store, functools.partial(Writer, store), kept_of(log.options, self._retention), care,
             self.security, LogRoutes(self.routes, log.number), lambda: None, self._shared,
             lambda: self.hosted.name_of(log.number) if self.hosted is not None else log.name,
         )
+        made.driver.pass_of = self.driver
+        return made
 
     def _follow_logs(self) -> None:
         """Take note that a log has begun, ended, or changed its name or options here."""
@@ -253,7 +257,6 @@ class Host:
         self.poller.owner = Owners(drivers) if running else self.driver
         self.routes.gather(bool(running))
         for driver in drivers:
-            driver.commits_here = not running
             driver.flush = self.routes.flush if running else None
             driver.sharers = drivers if running else ()
         known = self.listener.fronts

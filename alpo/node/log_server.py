@@ -90,11 +90,12 @@ class Carrier(Protocol):
 
 
 class Shared(NamedTuple):
-    """Rates that the logs of a server share: of catching up and of bulk reads. ``logs`` returns their number, by which
-    the rate of the scrubs is divided."""
+    """Bounds that the logs of a server share: rates of catching up and of bulk reads; threads that look at disks.
+    ``logs`` returns their number, by which the rate of the scrubs is divided."""
 
     catch_up: Pace
     bulk: Pace
+    looking: trio.CapacityLimiter
     logs: Callable[[], int]
 
 
@@ -139,7 +140,7 @@ class LogServer:
         self.backups = Backups(self.replica, store, limits, scrubber)
         self.digests = Digests(self.replica, store)
         self.cleaner = Cleaner(driver, store, retention, lambda: writer.stats.mean_commit_ms / 1000)
-        self.disk = DiskWatch(driver, store, writer.stats, care.low_water_bytes)
+        self.disk = DiskWatch(driver, store, writer.stats, care.low_water_bytes, shared.looking)
         writer.watch(
             self._slow_s, functools.partial(self._slow, token), functools.partial(soon, token, self.disk.look_soon),
             quick_s=QUICK_SHARE * cfg.election_timeout_s,

@@ -63,14 +63,14 @@ class OneOfMany(Owner, Protocol):
 
 
 class Owners:
-    """Several owners of what the sockets bring, the drivers of several logs: the poller never waits itself for them.
-    A log to which a pass brings nothing takes no part in it."""
-
-    for_servers = False
+    """Several owners of what the sockets bring, the drivers of several logs. A log to which a pass brings nothing takes
+    no part in it. The poller waits itself as long as one log alone takes part; the others' times are held up by that,
+    as those of other tasks are."""
 
     def __init__(self, owners: Sequence[OneOfMany]) -> None:
         self._owners = owners
         self._taking: list[OneOfMany] = []
+        self._took: set[OneOfMany] = set()
         self.clock_s = owners[0].clock_s
         self.came_s = 0.0
 
@@ -78,18 +78,26 @@ class Owners:
         """Step what a group has brought, in each log; another log begins each time, so that none is always last."""
         self._owners = [*self._owners[1:], self._owners[0]]
         self._taking = [owner for owner in self._owners if owner.has_inputs]
+        self._took.update(self._taking)
         for owner in self._taking:
             owner.came_s = self.came_s
             owner.take_group()
 
     def patience_s(self) -> float:
-        """None: the other logs' times would be held up."""
-        return 0.0
+        """Seconds for which only the sockets are to be waited for; 0 if more than one log has something to do."""
+        return self._taking[0].patience_s() if len(self._taking) == 1 else 0.0
+
+    @property
+    def for_servers(self) -> bool:
+        """True if such a wait is to end only when a server has sent something."""
+        return len(self._taking) == 1 and self._taking[0].for_servers
 
     def go_on(self) -> None:
         """Do what is due by time, in each log that took part."""
-        for owner in self._taking:
+        for owner in self._took:
+            owner.came_s = self.came_s
             owner.go_on()
+        self._took.clear()
 
 
 class _Selector(selectors.DefaultSelector):

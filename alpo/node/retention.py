@@ -338,9 +338,13 @@ def judge(before: Room, low_water_bytes: int, disk_free_bytes: int, file_free_by
 
 class DiskWatch:
     """Task that checks the disk, and the size of the log, and tells the core. ``low_water_bytes`` 0: only failed writes
-    count."""
+    count. ``looking``: bounds how many logs look at a time, which they do at the same times."""
 
-    def __init__(self, driver: Driver, store: Store, stats: WriterStats, low_water_bytes: int) -> None:
+    def __init__(
+        self, driver: Driver, store: Store, stats: WriterStats, low_water_bytes: int,
+        looking: trio.CapacityLimiter | None = None,
+    ) -> None:
+        self._looking = looking
         self._driver = driver
         self._store = store
         self._stats = stats
@@ -371,17 +375,18 @@ class DiskWatch:
         while True:
             self._wanted = trio.Event()
             try:
-                disk, file_free_bytes, self._live_bytes = await in_thread(self._look)
+                disk, file_free_bytes, self._live_bytes = await in_thread(self._look, limiter=self._looking)
             except StoreGone as error:
                 return self._driver.failed(error)
             except StoreError as error:
                 log.error("cannot_see_space", why=str(error))
             else:
                 self._tell(disk, file_free_bytes)
-            looked_s = trio.current_time()
-            with trio.move_on_at(looked_s + self._pause_s()):
+            looked_s, pause_s = trio.current_time(), self._pause_s()
+            with trio.move_on_at((looked_s // pause_s + 1) * pause_s):  # all logs look together
                 await self._wanted.wait()
-            await trio.sleep_until(looked_s + SPACE_CLOSELY_S)
+            if self._wanted.is_set():
+                await trio.sleep_until(looked_s + SPACE_CLOSELY_S)
 
     def _pause_s(self) -> float:
         """Seconds until the next check if nobody requests an earlier one."""

@@ -272,7 +272,6 @@ class Routes:
         once. ``from_thread``: any thread may send. The silence of a peer counts from a message of another log only if
         that log has spoken over this connection: it may not run there yet."""
         blobs: dict[tuple[int, int], list[bytes]] = {}
-        push = Link.push_from_thread if from_thread else Link.push if self._gathered is None else self._keep
         link: Link | None = None
         parts: list[bytes] = []
         for envelope in envelopes:
@@ -294,7 +293,7 @@ class Routes:
                     blob = blobs[ends] = encode_entries(appends.entries)
             if route.link is not link:
                 if link is not None and parts:
-                    yield partial(push, link, b"".join(parts))
+                    yield self._pusher(link, parts, from_thread)
                 link, parts = route.link, []
             behind = bool(blob is not None and link.queued_bytes and link.long_entries)
             if blob is not None and len(blob) > 1 and not self.blocks:
@@ -315,7 +314,14 @@ class Routes:
                 if find is None or envelope.target in route.heard:
                     route.silent_since_s = now_s
         if link is not None and parts:
-            yield partial(push, link, b"".join(parts))
+            yield self._pusher(link, parts, from_thread)
+
+    def _pusher(self, link: Link, parts: list[bytes], from_thread: bool) -> _Push:
+        """A function that sends these messages, or keeps them for the others of this pass."""
+        data = b"".join(parts)
+        if from_thread:
+            return partial(link.push_from_thread, data)
+        return partial(link.push, data) if self._gathered is None else partial(self._keep, link, data)
 
     def _keep(self, link: Link, data: bytes) -> None:
         if self._gathered is None:

@@ -77,7 +77,7 @@ async def test_rates_are_of_each_second(autojump_clock: trio.testing.MockClock) 
 
     class Fake:
         def __init__(self) -> None:
-            self.replica = type("R", (), {"log": Log()})()
+            self.replica = type("R", (), {"log": Log(), "guaranteed_id": 1})()
             self.counters = type("C", (), {"append_s": Histogram(), "loop_lag_s": Histogram()})()
 
     fake: Any = Fake()

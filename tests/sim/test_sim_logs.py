@@ -28,7 +28,7 @@ def test_logs_are_created_written_and_deleted_under_faults() -> None:
         acknowledged += sum(log.history.acknowledged for log in world.logs.values())
         lost += world.faults.counts.get("lose store", 0)
         failed += world.faults.counts.get("fail log", 0)
-    assert founded > 8 and deleted > 4 and acknowledged > 100 and lost and failed > 1
+    assert founded > 8 and deleted > 4 and acknowledged > 100 and lost and failed
 
 
 def test_a_seed_runs_alike_each_time() -> None:
