@@ -196,7 +196,7 @@ class Driver(trio.abc.Instrument):
         self.came_s = 0.0
         self._polled = False  # the poller keeps time, and not the timer
         self._scheduled = 0  # tasks that became able to run since the event loop last had nothing to run
-        self.failure: BaseException | None = None  # the error that stopped the driver; `on_failure` is called when it is set
+        self.failure: BaseException | None = None  # the error that stopped it; then `on_failure` is called
         self.on_failure: Callable[[], None] = lambda: None
         #: Called with every event besides logging it; returns whether it was kept. Set by the node.
         self.keep: Callable[[str, Mapping[str, Any]], bool] = lambda name, fields: True
