@@ -114,6 +114,11 @@ class Election:
             if self.round is not None:
                 self.round.ends_s = min(self.round.ends_s, r.now_s + self._round_s())
 
+    def canvass_first(self) -> None:
+        """Canvass soon, the best ranked first: the log has just been founded, and nobody leads it yet."""
+        self._r.heard_s = None
+        self.timer_s = self._r.now_s + self._r.cfg.stagger_s * (0.5 + self._turn())
+
     def _round_s(self) -> float:
         """The random length of a canvass round: about a heartbeat, or a stagger or two while the leader is gone."""
         cfg, random = self._r.cfg, self._r.rng.random()

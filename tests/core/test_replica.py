@@ -10,12 +10,13 @@ from session_leader import CLIENT, random_id
 
 from alpo.core.changes import ADDRESS_TIMEOUTS
 from alpo.core.handover import Handover
-from alpo.core.members import StartStatus
+from alpo.core.members import Member, MemberList, Role, StartStatus
 from alpo.core.messages import AppendRequest, Envelope
 from alpo.core.ranks import State
-from alpo.core.ready import PeerAddress, Stop, Tick
+from alpo.core.ready import Begin, PeerAddress, Stop, Tick
 from alpo.core.replica import Replica
 from alpo.core.requests import Appended, Code, Initialise, Initialised, ReadAt, ReadIndex, Refused
+from alpo.core.settings import Settings
 
 
 def handover(replica: Replica) -> Handover:
@@ -79,6 +80,17 @@ def test_answers_to_heartbeats_wait_for_the_next_one() -> None:
     assert leader.leadership is not None
     heard_s = max(peer.heard_s for peer in leader.leadership.peers.values())
     assert heard_s not in steps and steps[-3] < heard_s < steps[-1]
+
+
+def test_a_log_that_was_just_founded_has_a_leader_at_once() -> None:
+    cluster = Cluster(3, first_log=False, auto_init=False)
+    begun_s = cluster.now_s
+    me = {id: host.replica.me for id, host in cluster.hosts.items() if host.replica is not None}
+    first = MemberList.of(Member(id, f"host-{id}:1", 0, me[id].incarnation, Role.VOTER) for id in me)
+    for id in me:
+        cluster.give(id, Begin(first.to_plain(), Settings().to_plain()))
+    leader = cluster.elect()
+    assert leader.me.id == 3 and cluster.now_s - begun_s < leader.cfg.election_timeout_s / 2
 
 
 def test_heartbeats_of_the_other_logs_leave_together() -> None:
