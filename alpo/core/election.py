@@ -116,7 +116,6 @@ class Election:
 
     def canvass_first(self) -> None:
         """Canvass soon, the best ranked first: the log has just been founded, and nobody leads it yet."""
-        self._r.heard_s = None
         self.timer_s = self._r.now_s + self._r.cfg.stagger_s * (0.5 + self._turn())
 
     def _round_s(self) -> float:

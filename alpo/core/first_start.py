@@ -94,7 +94,6 @@ class FirstStart:
             raise InvariantBroken(f"told to begin as another log than {self._r.cfg.cluster_wanted.hex()}")
         if not self.started and first.is_voter(self._r.me):
             self._start_with(first, agreed)
-            self._r.election.canvass_first()
 
     def initialise(self, origin: Origin) -> None:
         """Take an operator's command to found the cluster; it is answered once the cluster has started, or refused."""

@@ -418,8 +418,12 @@ class Replica:
         self.settings = settings
         self.sessions.load([], 0, settings, 0)
         self.members.restore(first, 0)
-        self.heard_s = self.now_s
-        self.election.restart_timer()
+        if self.cfg.first_log:
+            self.heard_s = self.now_s
+            self.election.restart_timer()
+        else:
+            self.heard_s = None
+            self.election.canvass_first()
         self.out.event("started", cluster=cluster.hex(), members=[who.id for who in first.members])
 
     def _take_effect(self, entry: Entry) -> None:

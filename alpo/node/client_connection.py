@@ -145,6 +145,7 @@ class Ahead:
         return numbers
 
     def _forget(self, routes: list[Route], numbers: list[int]) -> None:
+        self._routes.flush()  # messages that refer to the blocks
         for number in numbers:
             del self._routes.blocks[number]
             for route in routes:

@@ -53,7 +53,7 @@ from .driver import Driver
 from .link import Body, Link, LinkClosed
 from .scrub import unreadable
 from .security import Security
-from .threads import SMALL_PART, in_thread, pass_bytes_per_s
+from .threads import SMALL_PART, Pace, in_thread, pass_bytes_per_s
 
 #: Bounds of one request.
 IDS_MAX, BYTES_MAX, SECONDS_MAX = 4096, 1 << 20, 1.0
@@ -255,11 +255,10 @@ class Comparer:
 
     def __init__(
         self, driver: Driver, store: Store, care: DiskCare, security: Security | None = None,
-        log_name: Callable[[], str] = lambda: "", logs: Callable[[], int] = lambda: 1,
+        log_name: Callable[[], str] = lambda: "", pace: Pace | None = None,
     ) -> None:
-        """``log_name`` returns the log's name for hellos, "": the first log; ``logs`` the number of logs that share the
-        rate."""
-        self._logs = logs
+        """``log_name`` returns the log's name for hellos, "": the first log; ``pace``: of all logs of the server."""
+        self._pace = pace or Pace(0)
         self._driver = driver
         self._log_name = log_name
         self._security = security or Security()
@@ -338,7 +337,7 @@ class Comparer:
             self._keep(peer, first_id, last_id, await self._settle(peer.id, differing))
             next_id = self._next_ids[peer] = last_id + 1
             log_bytes = await in_thread(self._store.live_bytes)
-            rate = pass_bytes_per_s(log_bytes, self._bytes_per_s / self._logs(), self._pass_s)
+            rate = pass_bytes_per_s(log_bytes, self._bytes_per_s, self._pass_s)
             paid_s = began_s + self._range_bytes / rate
             await trio.sleep(max(paid_s - trio.current_time(), 0.0))
         self._next_ids.pop(peer, None)
@@ -385,7 +384,8 @@ class Comparer:
         return span
 
     async def _rest(self, size_bytes: int) -> None:
-        await trio.sleep(size_bytes * self._logs() / self._bytes_per_s)
+        await self._pace.keep(size_bytes)
+        await trio.sleep(size_bytes / self._bytes_per_s)
 
     # -- what differs -----------------------------------------------------------------------------------
 

@@ -323,6 +323,8 @@ class Driver(trio.abc.Instrument):
         carry_out(ready, self)
         if self._lone is not None:
             lone, self._lone = self._lone, None
+            if self.flush is not None:
+                self.flush()
             if not self._commit_here(*lone):
                 self._queue(*lone)
         self._set_deadline(ready.deadline_s, ready.write is not None)
@@ -359,6 +361,8 @@ class Driver(trio.abc.Instrument):
     def _queue(self, write: Write, after: After) -> None:
         self._writes.append((write, after))
         if not self._running:
+            if self.flush is not None:
+                self.flush()
             self._hand_over()
         else:
             (self.pass_of or self)._late.add(self)
@@ -410,14 +414,15 @@ class Driver(trio.abc.Instrument):
         """Hand the writes over: nothing is left to run in the event loop's present pass. Called by Trio."""
         if timeout > 0:
             self._scheduled = 0
-        if self.flush is not None:
-            self.flush()
-        while self._late:
-            driver = self._late.pop()
-            try:
+        driver = self
+        try:
+            if self.flush is not None:
+                self.flush()
+            while self._late:
+                driver = self._late.pop()
                 driver._hand_over()
-            except Exception as error:  # Trio would log it and remove the instrument
-                self._token.run_sync_soon(driver.failed, error)
+        except Exception as error:  # Trio would log it and remove the instrument
+            self._token.run_sync_soon(driver.failed, error)
 
     # -- the writer's reports ---------------------------------------------------------------------------
 

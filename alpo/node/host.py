@@ -40,7 +40,7 @@ from .client_connection import ClientRequests, Handler
 from .event_log import feed_watchdog, notify, set_level
 from .hosted import Hosted, LogsCare, LogState, Shelf
 from .listener import Front, Listener
-from .log_server import LogServer, MakeWriter, Shared, soon
+from .log_server import LogServer, MakeWriter, Shared, WriterLike, soon
 from .peers import GRACE_TIMEOUTS, Peers
 from .poller import Owners, Poller
 from .report import Report
@@ -49,7 +49,7 @@ from .routes import LogRoutes, Ourselves, Routes
 from .security import Security
 from .signals import STOP_S_MAX, Signals
 from .status import tell_waiting
-from .threads import HOLD_S_MAX, Pace, in_thread
+from .threads import BulkPace, Pace, in_thread
 
 #: Time to finish what is in flight; the rest of `STOP_S_MAX` is for closing the store.
 LEAVE_S_MAX = STOP_S_MAX - 0.5
@@ -159,8 +159,8 @@ class Host:
         self.routes = Routes()
         self._shelf = shelf
         self._shared = Shared(
-            Pace(limits.catch_up_bytes_per_s), Pace(limits.bulk_read_bytes_per_s, HOLD_S_MAX),
-            trio.CapacityLimiter(_LOOKING_MAX), lambda: 1 if self.hosted is None else 1 + len(self.hosted.running),
+            Pace(limits.catch_up_bytes_per_s), BulkPace(limits.bulk_read_bytes_per_s),
+            Pace(care.scrub_bytes_per_s), Pace(care.scrub_bytes_per_s), trio.CapacityLimiter(_LOOKING_MAX),
         )
         self._make_log = functools.partial(
             LogServer, cfg, limits, store, make_writer, retention, care, self.security, self.routes,
@@ -192,7 +192,7 @@ class Host:
             self._heed(signals, token)
         self._make_parts()
         if signals is not None:
-            signals.here_since_s = lambda: self.log.writer.here_since_s
+            signals.here_since_s = lambda: min([writer.here_since_s for writer in self._writers])
         try:
             site = _site_for(visitors, visitors_need, self.report)
             await self._serve(listening, site, reload, task_status)
@@ -212,6 +212,8 @@ class Host:
     def _make_parts(self) -> None:
         self.log = self._make_log()
         self.driver, self.replica = self.log.driver, self.log.replica
+        #: Writers of all logs, any of which may keep the event loop; replaced as a whole, since a thread reads it.
+        self._writers: tuple[WriterLike, ...] = (self.log.writer,)
         self.driver.on_failure = self._ended.set
         configured = {c.id: c.address for c in self._cfg.configured}
         self.poller = Poller(self.driver)
@@ -255,6 +257,7 @@ class Host:
         running = self.hosted.running
         drivers = [self.driver, *(each.server.driver for each in running.values())]
         self.poller.owner = Owners(drivers) if running else self.driver
+        self._writers = (self.log.writer, *(each.server.writer for each in running.values()))
         self.routes.gather(bool(running))
         for driver in drivers:
             driver.flush = self.routes.flush if running else None

@@ -44,6 +44,8 @@ from .threads import in_thread
 _AGAIN_S = 1.0
 #: Longest time between two steps while there are other logs: which servers have caught up is no news.
 _STEP_S = 5.0
+#: Deletions that are waited for; whoever asks too long asks again.
+_DELETIONS_MAX = 64
 #: Longest time between two looks for stores that were kept for long enough.
 _OLD_S = 600.0
 #: Seconds that a log has to hand leadership over when it is stopped.
@@ -131,7 +133,9 @@ class Hosted:
         self._stops: dict[int, trio.Event] = {}
         #: Last known name, and store, of each log.
         self._names: dict[int, str] = {}
-        self._made: dict[int, h.FoundStore] = {store.number: store for store in shelf.found}
+        self._made: dict[int, h.FoundStore] = {
+            store.number: store for store in shelf.found if store.state is not h.StoreState.STOPPED
+        }
         self._news, self._none_runs = trio.Event(), trio.Event()
         self._leaving = False
         #: The directory as of the last step; True while the first log's list or reign is not guaranteed yet.
@@ -197,12 +201,12 @@ class Hosted:
         return "ready" if running is not None and running.server.replica.first_start.started else "creating", ""
 
     def name_of(self, number: int) -> str:
-        """The last known name of a log that runs here."""
-        return self.running[number].log.name
+        """The last known name of a log."""
+        return self._names[number]
 
     def once_over(self, answer: LogDeleted, done: Callable[[], None]) -> None:
         """Call ``done`` once no new append to a log that was deleted can be acknowledged."""
-        self._deletions.append((answer.log, done))
+        self._deletions = [*self._deletions, (answer.log, done)][-_DELETIONS_MAX:]
         self.look()
 
     def _connected(self, who: Identity, stores: Mapping[int, Identity], connected: bool) -> None:
@@ -363,7 +367,8 @@ class Hosted:
                 return cluster == replica.cluster and (retired or listing.lacks(number))
 
             before = datetime.now(UTC) - timedelta(seconds=keep_s)
-            for folder in await in_thread(functools.partial(remove_moved, data, may_go, before)):
+            known = {gone.number for gone in listing.deleted}
+            for folder in await in_thread(functools.partial(remove_moved, data, may_go, before, known)):
                 self._first.note("deleted_log_removed", folder=str(folder))
             with trio.move_on_after(min(max(keep_s, _AGAIN_S), _OLD_S)):
                 await self._look_for_old.wait()
@@ -425,6 +430,7 @@ class Hosted:
         async with trio.open_nursery() as nursery:
             await running.server.start(nursery)
             self.running[number] = running
+            self.failed.pop(number, None)
             driver.watchers.after_change.append(functools.partial(self._look_at_changed_log, running))
             driver.watchers.after_mark.append(functools.partial(self._look_at_log, running))
             self._on_running()

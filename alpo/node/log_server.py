@@ -42,7 +42,7 @@ from .retention import Cleaner, DiskWatch, Retention, serve_list
 from .scrub import Scrubber
 from .security import Security
 from .status import Growth, Guaranteed, Pulse
-from .threads import Pace, in_thread
+from .threads import BulkPace, Pace, in_thread
 
 #: Share of the election timeout beyond which a commit or checkpoint is a `slow_fsync` event.
 SLOW_SHARE = 0.25
@@ -90,13 +90,14 @@ class Carrier(Protocol):
 
 
 class Shared(NamedTuple):
-    """Bounds that the logs of a server share: rates of catching up and of bulk reads; threads that look at disks.
-    ``logs`` returns their number, by which the rate of the scrubs is divided."""
+    """Bounds that the logs of a server share: rates of catching up, of bulk reads, of scrubs and of comparisons;
+    threads that look at disks."""
 
     catch_up: Pace
-    bulk: Pace
+    bulk: BulkPace
+    scrub: Pace
+    compare: Pace
     looking: trio.CapacityLimiter
-    logs: Callable[[], int]
 
 
 class LogServer:
@@ -132,7 +133,7 @@ class LogServer:
         )
         driver.keep = self.keep_event
         self.growth = Growth(driver, store)
-        self.scrubber = scrubber = Scrubber(driver, store, care, shared.logs)
+        self.scrubber = scrubber = Scrubber(driver, store, care, shared.scrub)
         driver.on_mended = scrubber.mended
         store.on_damage = lambda damage: soon(token, functools.partial(scrubber.suspect, damage))
         self.reads = Reads(driver, store, limits, scrubber, shared.bulk)
@@ -145,7 +146,7 @@ class LogServer:
             self._slow_s, functools.partial(self._slow, token), functools.partial(soon, token, self.disk.look_soon),
             quick_s=QUICK_SHARE * cfg.election_timeout_s,
         )
-        self.comparer = Comparer(driver, store, care, security, log_name, shared.logs)
+        self.comparer = Comparer(driver, store, care, security, log_name, shared.compare)
         driver.watchers.after_mark.append(Guaranteed(self.replica, driver.counters).notice)
         self.pulse = Pulse(driver)
         #: Handlers of the requests that the core does not answer, by their types.

@@ -72,7 +72,16 @@ class Owners:
         self._taking: list[OneOfMany] = []
         self._took: set[OneOfMany] = set()
         self.clock_s = owners[0].clock_s
-        self.came_s = 0.0
+
+    @property
+    def came_s(self) -> float:
+        """Time at which the present group came: requests count from then."""
+        return self._owners[0].came_s
+
+    @came_s.setter
+    def came_s(self, came_s: float) -> None:
+        for owner in self._owners:
+            owner.came_s = came_s
 
     def take_group(self) -> None:
         """Step what a group has brought, in each log; another log begins each time, so that none is always last."""
@@ -80,7 +89,6 @@ class Owners:
         self._taking = [owner for owner in self._owners if owner.has_inputs]
         self._took.update(self._taking)
         for owner in self._taking:
-            owner.came_s = self.came_s
             owner.take_group()
 
     def patience_s(self) -> float:
@@ -95,7 +103,6 @@ class Owners:
     def go_on(self) -> None:
         """Do what is due by time, in each log that took part."""
         for owner in self._took:
-            owner.came_s = self.came_s
             owner.go_on()
         self._took.clear()
 

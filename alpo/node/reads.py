@@ -65,7 +65,7 @@ from .pages import (
 )
 from .scrub import Scrubber, unreadable
 from .status import waiting
-from .threads import Bulk, Pace, Size, in_thread, weight_of
+from .threads import Bulk, BulkPace, Size, in_thread, weight_of
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -259,7 +259,7 @@ class _Wait:
 class Reads:
     """Service for reads. Each runs in its client's nursery, and ends with the connection."""
 
-    def __init__(self, driver: Driver, store: Store, limits: Limits, scrubber: Scrubber, bulk: Pace) -> None:
+    def __init__(self, driver: Driver, store: Store, limits: Limits, scrubber: Scrubber, bulk: BulkPace) -> None:
         self._driver = driver
         self._replica = driver.replica
         self._store = store

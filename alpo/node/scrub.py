@@ -31,7 +31,7 @@ from alpo.storage.scrub import DAMAGED_MAX
 
 from .admission import DiskCare
 from .driver import Driver, wall_ms
-from .threads import SMALL_PART, in_thread, pass_bytes_per_s
+from .threads import SMALL_PART, Pace, in_thread, pass_bytes_per_s
 
 log = structlog.get_logger()
 
@@ -57,13 +57,13 @@ def unreadable(error: StoreError, what: str = "read") -> str:
 
 
 class Scrubber:
-    """Task that scrubs. ``logs`` returns the number of logs that share the rate, ``now_ms`` the wall clock."""
+    """Task that scrubs. ``pace``: of all logs of the server; ``now_ms`` returns the wall clock."""
 
     def __init__(
-        self, driver: Driver, store: Store, care: DiskCare, logs: Callable[[], int] = lambda: 1,
+        self, driver: Driver, store: Store, care: DiskCare, pace: Pace | None = None,
         now_ms: Callable[[], int] = wall_ms,
     ) -> None:
-        self._logs = logs
+        self._pace = pace or Pace(0)
         self._driver = driver
         self._store = store
         self._bytes_per_s = care.scrub_bytes_per_s
@@ -143,6 +143,7 @@ class Scrubber:
                 await self._rest(RETRY_S)
                 continue
             self._next_id = found.next_id
+            await self._pace.keep(found.bytes)
             rest_s = await self._paid_for(found.bytes)
             if found.at_end:
                 self._next_id = 1
@@ -161,7 +162,7 @@ class Scrubber:
         except StoreError as error:
             log.error("cannot_scrub", why=str(error))
             return RETRY_S
-        return size_bytes / pass_bytes_per_s(log_bytes, self._bytes_per_s / self._logs(), self._pass_s)
+        return size_bytes / pass_bytes_per_s(log_bytes, self._bytes_per_s, self._pass_s)
 
     async def _rest(self, rest_s: float) -> None:
         """Rest, but check suspects at once, and rewritten entries as soon as they are on disk."""
@@ -204,7 +205,7 @@ class Scrubber:
                 return None
             if not self._unlisted_id and not further.at_end:
                 self._unlisted_id = further.next_id
-            await trio.sleep(further.bytes * self._logs() / (self._bytes_per_s or STRETCH_BYTES))
+            await trio.sleep(further.bytes / (self._bytes_per_s or STRETCH_BYTES))
         if found is not None and self._tell():
             await self._remember()
         return found

@@ -130,6 +130,14 @@ BUSY_PAGE_BYTES, BUSY_PAGE_ROWS = 192 << 10, 384
 HOLD_S_MAX = 0.25
 
 
+class BulkPace(Pace):
+    """Rate limit of the bulk reads of all logs of a server. ``moved_s``: when an entry was last written in one."""
+
+    def __init__(self, bytes_per_s: int) -> None:
+        super().__init__(bytes_per_s, HOLD_S_MAX)
+        self.moved_s = float("-inf")
+
+
 class Size(NamedTuple):
     """Upper bounds of a page."""
 
@@ -150,18 +158,17 @@ class Bulk:
     """Rate limit of a log's bulk reads; ``pace``: of all logs of the server. ``last_id``: the last entry written here.
     """
 
-    def __init__(self, pace: Pace, last_id: int) -> None:
+    def __init__(self, pace: BulkPace, last_id: int) -> None:
         self._pace = pace
         self._seen_id = last_id
-        self._moved_s = float("-inf")
 
     def notice(self, last_id: int, now_s: float) -> None:
         """Note whether an entry was written; called when a mark has moved, at ``now_s`` of Trio's clock."""
         if last_id != self._seen_id:
-            self._seen_id, self._moved_s = last_id, now_s
+            self._seen_id, self._pace.moved_s = last_id, now_s
 
     def _busy(self) -> bool:
-        return self._pace.bytes_per_s > 0 and trio.current_time() - self._moved_s < BUSY_S
+        return self._pace.bytes_per_s > 0 and trio.current_time() - self._pace.moved_s < BUSY_S
 
     def size(self, ask: Read | ReadColumns, bytes_max: int) -> Size:
         """Size of the next page for a client that would take ``bytes_max``."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -200,9 +200,12 @@ def move_store(data: Path, store: FoundStore, name: str, now: datetime, *, retir
     return target
 
 
-def remove_moved(data: Path, may_go: Callable[[bytes, int, bool], bool], before: datetime) -> list[Path]:
+def remove_moved(
+    data: Path, may_go: Callable[[bytes, int, bool], bool], before: datetime, known: Collection[int]
+) -> list[Path]:
     """Remove the stores that were moved away before this time, if ``may_go`` says so of their cluster, number and of
-    whether they are retired. Returns their folders; one that cannot be removed stays for the next call."""
+    whether they are retired. Returns their folders; one that cannot be removed stays for the next call. Of the numbers
+    ``known``, the mark stays: it says that this server has stopped the log."""
     gone = []
     for folder, mark in _marked(data):
         name = folder.name.removesuffix(_RETIRED)
@@ -213,11 +216,12 @@ def remove_moved(data: Path, may_go: Callable[[bytes, int, bool], bool], before:
         if moved >= before or not may_go(mark.cluster, mark.number, name != folder.name):
             continue
         with suppress(OSError):
-            for path in folder.iterdir():  # the mark goes last: without it nobody would finish this
-                if path.name != MARK:
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
-            shutil.rmtree(folder)
-            gone.append(folder)
+            held = [path for path in folder.iterdir() if path.name != MARK]
+            for path in held:  # the mark goes last: without it nobody would finish this
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            if mark.number not in known or name != folder.name:
+                shutil.rmtree(folder)
+            gone += [folder] if held else []
     return gone
 
 

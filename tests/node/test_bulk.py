@@ -17,7 +17,7 @@ from alpo.node.threads import (
     ENTRY_BYTES,
     HOLD_S_MAX,
     Bulk,
-    Pace,
+    BulkPace,
     Size,
     weight_of,
 )
@@ -36,7 +36,7 @@ class Log:
     def __init__(self) -> None:
         self.last_id = 7
 
-        self.bulk = Bulk(Pace(10_000, HOLD_S_MAX), self.last_id)
+        self.bulk = Bulk(BulkPace(10_000), self.last_id)
 
     def grow(self, bulk: Bulk | None = None) -> None:
         self.last_id += 1
@@ -86,7 +86,7 @@ async def test_without_a_bound_and_for_other_reads_pages_are_large(
     ask: Read | ReadColumns, autojump_clock: MockClock,
 ) -> None:
     log = Log()
-    bulk = Bulk(Pace(0, HOLD_S_MAX), log.last_id) if ask is COLUMNS else log.bulk
+    bulk = Bulk(BulkPace(0), log.last_id) if ask is COLUMNS else log.bulk
     log.grow(bulk)
     assert bulk.size(ask, 1 << 20) == LARGE
     if ask is COLUMNS:

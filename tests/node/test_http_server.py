@@ -361,8 +361,11 @@ async def test_payloads_take_a_role_whatever_the_pages_take(mode: str, held: Rig
     ("read", True), ("admin", True), ("append", False), ("read/default", True), ("read/billing", False),
     ("append/default", False),
 ])
-def test_the_pages_take_a_role_in_the_first_log(role: str, may: bool) -> None:
+def test_a_page_takes_a_role_in_its_log(role: str, may: bool) -> None:
     report = SimpleNamespace(host=SimpleNamespace(security=SimpleNamespace(mode="require")))
     visit = site.Visit(b"GET", b"/metrics", "localhost", Rights("CN=a", frozenset({role})), secure=True)
-    refused = site.Site._objection(cast(Any, SimpleNamespace(_report=report, auth="cert")), visit)
-    assert (refused is None) == may
+    refused = [
+        site.Site._objection(cast(Any, SimpleNamespace(_report=report, auth="cert")), visit, log) is not None
+        for log in ("default", "billing")
+    ]
+    assert refused == [not may, role not in ("read", "admin", "read/billing")]

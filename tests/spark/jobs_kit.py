@@ -81,6 +81,7 @@ class FileServers:
     paths: dict[int, str]
     read_from: str = "any"
     cluster: str = ""
+    log: str = ""
     servers: tuple[str, ...] = ("files:1",)
     timeout_s: float = 1.0
     down: frozenset[int] = field(default_factory=frozenset)

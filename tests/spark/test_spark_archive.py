@@ -330,7 +330,7 @@ def test_trimmed_is_what_is_archived_and_not_needed(
     monkeypatch.setattr(archiving, "members_of", lambda *_: servers.members())
     monkeypatch.setattr(archiving, "slowest_cursor", lambda *_: cursor)
 
-    def trim(servers: object, lsn: int, timeout_s: float) -> int:
+    def trim(servers: object, lsn: int, timeout_s: float, log: str) -> int:
         asked.append(lsn)
         return lsn
 

@@ -12,14 +12,16 @@ from alpo.spark.origin import SourceError
 
 #: A value of each option that is right by itself.
 READ = {
-    "servers": "h:1", "path": "/data", "archivePath": "/archive", "verifyArchive": "true", "startingLsn": "5",
+    "servers": "h:1", "path": "/data", "log": "billing", "archivePath": "/archive", "verifyArchive": "true",
+    "startingLsn": "5",
     "startingTimestamp": "1000", "startingTimestampStrategy": "latest", "endingLsn": "9", "endingTimestamp": "2000",
     "recordsPerPartition": "100", "state": "true", "asOfLsn": "7", "readFrom": "leader", "failOnDataLoss": "false",
     "maxRecordsPerTrigger": "20", "maxBytesPerTrigger": "100", "minRecordsPerTrigger": "10", "maxTriggerDelay": "5s",
     "cursor": "nightly", "timeout": "5s", "tls.ca": "/a", "tls.cert": "/b", "tls.key": "/c", "tls.name": "prod",
 }
 WRITE = {
-    "servers": "h:1", "checkpointLocation": "/c", "txnAppId": "a", "txnVersion": "7", "txnRepeat": "last",
+    "servers": "h:1", "log": "billing", "checkpointLocation": "/c", "txnAppId": "a", "txnVersion": "7",
+    "txnRepeat": "last",
     "mode": "direct", "timeout": "5s", "queryName": "q", "tls.ca": "/a", "tls.cert": "/b", "tls.key": "/c",
     "tls.name": "prod",
 }
@@ -61,6 +63,8 @@ def completed(kind: str, pair: tuple[str, ...]) -> set[str]:
         names |= more
     if kind.startswith("df."):
         names |= {"servers"} | ({"checkpointLocation"} if kind == "df.writeStream" else set())
+    elif "log" in names and not names & {"servers", "path"}:
+        names.add("servers")
     elif not names & {"servers", "path", "archivePath"}:
         names.add("archivePath")
     return names

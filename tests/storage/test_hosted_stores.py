@@ -131,15 +131,17 @@ def test_stores_that_were_kept_for_long_enough_are_removed(tmp_path: Path, monke
         asked.append((cluster, number, retired))
         return retired or number == 2
 
-    assert remove_moved(tmp_path, may_go, NOW) == [] and asked == []
+    assert remove_moved(tmp_path, may_go, NOW, ()) == [] and asked == []
     later = NOW + timedelta(seconds=1)
     with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", lambda path: (_ for _ in ()).throw(OSError("the disk is away")))
-        assert remove_moved(tmp_path, may_go, later) == []
+        assert remove_moved(tmp_path, may_go, later, ()) == []
     assert all((folder / "log.json").exists() for folder in folders), "the mark goes last"
     asked.clear()
-    assert remove_moved(tmp_path, may_go, later) == [folders[0], folders[2]]
-    assert asked == [(CLUSTER, 2, False), (CLUSTER, 3, False), (CLUSTER, 3, True)]
+    assert remove_moved(tmp_path, may_go, later, (2, 3)) == [folders[0], folders[2]]
+    assert [path.name for path in folders[0].iterdir()] == ["log.json"], "the mark says that the log was stopped here"
+    assert remove_moved(tmp_path, may_go, later, ()) == [] and not folders[0].exists()
+    assert asked[:3] == [(CLUSTER, 2, False), (CLUSTER, 3, False), (CLUSTER, 3, True)]
     assert sorted(path.name for path in (tmp_path / "deleted").iterdir()) == sorted(
         [renamed.name, "mine", folders[1].name]
     )

@@ -198,6 +198,7 @@ class Leading:
                 self.deadline_s = min(self.deadline_s, due_s)
             else:
                 self._handed_s = now_s
+                self._fit[number] = wanted, now_s  # others come first if this one fails
                 actions.append(HandLog(number, wanted))
 
 

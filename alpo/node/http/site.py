@@ -282,12 +282,12 @@ class Site:
             return Answer.text(421, "this is no name of this server: use its address, or a name in the member list")
         if visit.path not in PATHS:
             return Answer.text(404, "there is nothing here: see /, /log, /status, /metrics, /healthz and /readyz")
-        if problem := self._objection(visit):
+        named = parse_qs(visit.query).get("log", [FIRST_NAME])[-1]
+        if problem := self._objection(visit, named if visit.path == "/status" else FIRST_NAME):
             return problem
         if visit.path in _ASSETS:
             return _asset(visit.path)
         kept = self._pages.get((visit.path, "part" if visit.query == "part" else ""))
-        named = parse_qs(visit.query).get("log", [FIRST_NAME])[-1]
         if visit.path == "/status" and named != FIRST_NAME:
             kept = self._status_of(named)
         if kept is None and visit.path != "/log":
@@ -314,13 +314,13 @@ class Site:
                 return self._of_logs.setdefault(number, made)[1]
         return None
 
-    def _objection(self, visit: Visit) -> Answer | None:
-        """The refusal of a visit that may not see the page; None if it may."""
+    def _objection(self, visit: Visit, log: str) -> Answer | None:
+        """The refusal of a visit that may not see the page, of this log; None if it may."""
         mode, rights = self._report.host.security.mode, visit.rights
         if mode == "require" and not visit.secure:
             return Answer.text(403, "this server speaks TLS only here: use https")
         if self.auth != "cert" or (
-            rights is not None and ({"read", "admin"} & rights.roles_in(FIRST_NAME) or rights.peers)
+            rights is not None and ({"read", "admin"} & rights.roles_in(log) or rights.peers)
         ):
             return None
         held = str(rights) if visit.secure and rights is not None else "no certificate"
