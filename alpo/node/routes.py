@@ -340,7 +340,7 @@ class Routes:
         if self._gathered:
             gathered, self._gathered = self._gathered, {}
             for link, parts in gathered.items():
-                link.push_from_thread(b"".join(parts))  # at a pass's end, nothing else would have a rest sent in time
+                link.push_from_thread(b"".join(parts))  # a rest is sent in time, too
 
     def _with_blocks(self, route: Route, message: AppendRequest, data: bytes) -> tuple[bytes, bool]:
         """The frame ``data`` of a message with entries, without the blocks that went ahead; and whether the other side

@@ -190,7 +190,7 @@ LOGS = (
     _made(
         "L15", "logs", "no log is handed over to the server that should lead it",
         "one server comes to lead all logs",
-        (edit(Leading, "_balance", ("actions.append(HandLog(number, wanted))", "pass")),), _PLAIN, ("no progress",),
+        (edit(Leading, "balance", ("actions.append(HandLog(number, wanted))", "pass")),), _PLAIN, ("no progress",),
     ),
     _made(
         "L10", "logs", "an expunge leaves the directory as it was", "two servers have different logs",
