@@ -331,7 +331,7 @@ class DiskFaults:
         """True if all servers come to vote in all logs."""
         by_s = trio.current_time() + within_s
         logs = self._histories if self.passing is None else [*self._histories, self.passing]
-        return all([await self._vote_in(history, by_s - trio.current_time()) for history in logs])
+        return all([await self._vote_in(history, max(0.0, by_s - trio.current_time())) for history in logs])
 
     async def _vote_in(self, history: History, within_s: float) -> bool:
         """True if all come to vote in a log, by their own accounts and the leader's list, and know this guaranteed; or

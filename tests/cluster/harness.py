@@ -142,6 +142,11 @@ class Server:
         text = self.log.read_text("utf-8", "replace") if self.log.exists() else ""
         return f"--- server {self.id}, {self.log}\n" + "\n".join(text.splitlines()[-lines:])
 
+    def count(self, what: str) -> int:
+        """The number of the process's open files ("fd") or threads ("task")."""
+        assert self.process is not None
+        return sum(1 for _ in Path(f"/proc/{self.process.pid}/{what}").iterdir())
+
     def folder(self, number: int = 1) -> Path:
         """The directory of a log's store; that of the first one holds all."""
         return self.data if number == 1 else self.data / "logs" / str(number)
@@ -377,10 +382,13 @@ class Command:
 
 
 @asynccontextmanager
-async def alpo_process(*arguments: str) -> AsyncIterator[Command]:
+async def alpo_process(*arguments: str, release: Path | None = None) -> AsyncIterator[Command]:
     """The alpo command, its stdin open; killed on leaving if it still runs."""
     pipe = subprocess.PIPE
-    process = await trio.lowlevel.open_process([*ALPO, *arguments], stdin=pipe, stdout=pipe, stderr=pipe)
+    command, environ = _command(ALPO, _ALPO, release)
+    process = await trio.lowlevel.open_process(
+        [*command, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, env=environ
+    )
     try:
         yield Command(process)
     finally:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 import checkers
 import trio
@@ -179,10 +178,7 @@ class Passing:
 
 def open_files(running: Cluster) -> dict[int, int]:
     """The number of each server's open files, by its id."""
-    return {
-        id: len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
-        for id, server in running.servers.items() if server.process is not None
-    }
+    return {id: server.count("fd") for id, server in running.servers.items()}
 
 
 async def left_over(running: Cluster, others: Sequence[History], files: dict[int, int]) -> list[str]:
