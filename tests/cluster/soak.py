@@ -54,7 +54,7 @@ from alpo.tls import NAME_DEFAULT
 from alpo_cli.certificates import client_leaf, make, server_leaf
 
 CLIENTS, READERS = 8, 2
-#: In each log besides the first.
+#: Clients and readers of each log besides the first.
 OTHER_CLIENTS, OTHER_READERS = 2, 1
 #: Seconds for everything after the faults: the clients' last answers, the servers level, the logs read.
 AFTERWARDS_S = 90.0

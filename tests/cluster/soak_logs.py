@@ -58,7 +58,7 @@ async def rename_on(running: Cluster, history: History, over: Callable[[], bool]
         count += 1
         new = f"renamed-{count}"
         while history.log != new:
-            with suppress(AlpoError):  # of an unknown outcome, too: the next look tells
+            with suppress(AlpoError):  # the next look tells what became of it
                 async with alpo.connect(running.addresses, timeout_s=TRY_S, log="") as log:
                     now = {each.number: each.name for each in await log.logs()}[history.number]
                     history.log = now if now == new else (await log.rename_log(now, new)).name

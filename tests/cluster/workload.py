@@ -179,10 +179,11 @@ async def read_on(servers: str, history: History, over: Callable[[], bool], seed
     """Read the end of the log by linearizable reads, one after another."""
     rng = random.Random(seed)
     while not over():
-        async with alpo.connect(servers, log=history.log) as log:
+        name = history.log
+        async with alpo.connect(servers, log=name) as log:
             for _ in range(rng.randint(1, 100)):
-                if over():
-                    return
+                if over() or name != history.log:
+                    break
                 began_s = trio.current_time()
                 try:
                     records = [record async for record in log.read(last=READ_BACK, timeout_s=rng.uniform(*TIMEOUT_S))]
