@@ -125,7 +125,7 @@ soak: $(SOAK_STAMP) soak-compiled ## the slow tests, real processes under faults
 	$(BIN)/python -m pytest -m soak $(IN_PARALLEL)
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest $(IN_PARALLEL) tests/node/test_node_frames.py tests/wire
 	$(BIN)/python tests/cluster/soak.py --seconds $(SOAK_SECONDS)
-	$(BIN)/python tests/cluster/soak.py --seconds $(SOAK_SECONDS) --tls
+	$(BIN)/python tests/cluster/soak.py --seconds $(SOAK_SECONDS) --tls --logs 3
 	$(BIN)/python tests/spark/sink_kills.py
 	$(BIN)/python tests/spark/shipped.py
 	$(BIN)/alpo-sim mutants

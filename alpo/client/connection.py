@@ -26,6 +26,7 @@ from contextlib import suppress
 import anyio
 
 from alpo._version import __version__
+from alpo.core.requests import LogRequest
 from alpo.core.settings import BATCH_BYTES_MOST
 from alpo.dialling import Unreachable, Way
 from alpo.errors import AlpoError, ProtocolError, Refused, TlsMismatch, Unavailable
@@ -266,9 +267,13 @@ class Connection:
         return messages
 
     async def ask(self, make: Callable[[int], ClientRequest]) -> ServerReply:
-        """Send the request that ``make`` makes of a number; returns its answer, and drops others. Raises `Lost`."""
+        """Send the request that ``make`` makes of a number; returns its answer, and drops others. Raises `Lost`, and
+        `Refused` for a request that the server's release does not know."""
         number = self.next_request()
-        self.send(make(number))
+        request = make(number)
+        if self.version < LOGS_VERSION and isinstance(request, LogRequest):
+            raise Refused(f"{self.address} is too old: it knows the first log alone")
+        self.send(request)
         await self.drain()
         return await self.answer(number)
 

@@ -260,8 +260,11 @@ class Listener:
             client.nursery.start_soon(_greet_anew, client)
 
     def _front(self, name: str) -> Front | None:
-        """The log of this name, if it is here; "": the first."""
-        return next((front for front in self.fronts.values() if front.name == (name or FIRST_NAME)), None)
+        """The log of this name, if it is here; "": the first. A deleted one may still be about to stop."""
+        if name in ("", FIRST_NAME):
+            return self.fronts[FIRST_NUMBER]
+        log = self._replica.directory.guaranteed.named(name)
+        return self.fronts.get(log.number) if log is not None else None
 
     async def run(self, listening: socket.socket) -> None:
         """Accept and serve until cancelled."""
@@ -419,6 +422,11 @@ class Listener:
         cluster = front.driver.replica.cluster
         if crowded := self._no_place(hello, rights, host):
             await self._turn_away(link, Code.OVERLOADED, crowded)
+            return
+        if hello.cluster and hello.cluster != cluster and cluster and front.number != FIRST_NUMBER:
+            why = f"the log {front.name} is another one by now, {cluster.hex()}"
+            self._silent.add(link, self._limits.silent_connections_max)  # while it reads why
+            await link.part(encode_problem(Code.NO_SUCH_LOG, why), why)
             return
         if hello.cluster and hello.cluster != cluster:
             why = f"cluster {hello.cluster.hex()}: {CLUSTER_TOLD} {cluster.hex() or 'none yet'}"

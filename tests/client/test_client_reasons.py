@@ -304,4 +304,6 @@ async def test_a_server_that_knows_the_first_log_alone_takes_nothing_for_another
         assert not c.entries
         async with alpo.connect(c.addresses, timeout_s=20) as log:
             await log.append(b"y")
+            with pytest.raises(alpo.Refused, match=r"too old: it knows the first log alone$"):
+                await log.create_log("billing")
         assert len(c.entries) == 1

@@ -7,6 +7,8 @@ Laws (docs/rules.md states the limits that they keep to):
 * A directory is put back to an older copy only when all that it held since is held by all others, a term that it may
   have voted in has its leader, and more is fully replicated than the copy holds: anything else is the limit of R31, "a
   directory rolled back whole, before anyone can tell, may vote twice".
+* With several logs, the store of one of them is lost, damaged or put back; and all servers vote in all of them before
+  the next one. The store of a log that comes and goes is lost with the whole disk only.
 * Damage that nobody has noticed stays damage: unless the store was set aside, or SQLite and the scrub find nothing
   wrong with it, the disk is replaced, as docs/operations.md tells an operator to.
 """
@@ -27,6 +29,7 @@ from disks import Held, OwnDisk, empty, fill, flip_in_file, flip_in_wal, held, i
 from hanging_disks import DEAD, HANG, can_halt, halt, heal
 from harness import Cluster, Server
 from probe import until
+from workload import History
 
 from alpo import AlpoError, connect
 
@@ -44,16 +47,20 @@ LOG_BYTES = MIB
 #: Milliseconds that an fsync of a slow disk takes longer.
 SLOW_MS = (20, 100, 300, 700)
 
+#: Names in a data directory that are not of the first log.
+OF_OTHERS = ("logs", "deleted")
+
 Statuses = dict[int, dict[str, Any]]
 
 
 class DiskFaults:
     """Faults of servers' disks. ``by_kind`` counts them, ``became`` their effects; ``problems``: what must not happen.
-    ``small``: disks that may fill up; ``own``: all disks that are no part of this machine's own."""
+    ``small``: disks that may fill up; ``own``: all disks that are no part of this machine's own; ``histories``: those
+    of all logs, the first log's first."""
 
     def __init__(
         self, cluster: Cluster, seed: int, by_kind: Counter[str], problems: list[str], small: Mapping[Path, OwnDisk],
-        own: Mapping[Path, OwnDisk],
+        own: Mapping[Path, OwnDisk], histories: list[History],
     ) -> None:
         self.became: Counter[str] = Counter()
         self._cluster = cluster
@@ -61,6 +68,11 @@ class DiskFaults:
         self._by_kind = by_kind
         self._problems = problems
         self._small, self._own = small, own
+        self._histories = histories
+        #: The log whose store is harmed.
+        self._at = histories[0]
+        #: History of the log that comes and goes, while there is one.
+        self.passing: History | None = None
         #: Lock to hold while one server's disk is harmed.
         self.one_harmed = trio.Lock()
         self._kinds: dict[str, Callable[[int, float], Any]] = {
@@ -75,17 +87,21 @@ class DiskFaults:
         """
         if not await self._all_vote(BEFORE_S):
             return
-        for path in _set_aside(self._cluster.servers[id]):  # stores set aside before are of no more use
+        for path in self._aside(self._cluster.servers[id]):  # stores set aside before are of no more use
             shutil.rmtree(path)
+        if len(self._histories) > 1:
+            self._at = self._rng.choice(self._histories)
         with trio.CancelScope(shield=True):
             if await self._kinds[kind](id, length_s) and not await self._all_vote(AFTER_S):
-                found = await self._cluster.statuses()
-                self._problems.append(f"not everybody votes {AFTER_S:g} s after {kind} of server {id}: {found}")
+                found = {history.log: await self._cluster.statuses(history.log) for history in self._histories}
+                harmed = f"{kind}{self._which} of server {id}"
+                self._problems.append(f"not everybody votes {AFTER_S:g} s after {harmed}: {found}")
 
     # -- the kinds: True, once it was done ---------------------------------------------------------------
 
     async def _lose(self, id: int, down_s: float) -> bool:
         self._by_kind["lose disk"] += 1
+        self.became["lost of log N"] += self._at.number > 1
         await self._new_disk(id, down_s)
         return True
 
@@ -94,53 +110,57 @@ class DiskFaults:
         self._by_kind["flip file"] += 1
         server = self._cluster.servers[id]
         await self._end(id)
-        flip_in_file(server.data, self._rng)
+        flip_in_file(self._folder(server), self._rng)
         await trio.sleep(down_s)
         self._cluster.start(id)
-        became = await self._until(lambda found: self._seen(server, found), SCRUB_S) or "not readable"
-        if became == "damaged" and await self._until(lambda found: self._sound_again(server, found), MEND_S):
+        became = await self._until(lambda found: self._seen(server, found), SCRUB_S, self._at) or "not readable"
+        if became == "damaged" and await self._until(
+            lambda found: self._sound_again(server, found), MEND_S, self._at
+        ):
             became = "mended"
-        if became not in ("set aside", "ended") and not (became in ("unseen", "mended") and is_sound(server.data)):
+        if became not in ("set aside", "ended") and not (
+            became in ("unseen", "mended") and is_sound(self._folder(server))
+        ):
             became += ", disk replaced"
             server.kill()
             await self._new_disk(id, 0)
         if became == "ended":
             self._problems.append(f"server {id} ended by itself over a damaged file\n{server.tail(3)}")
             await self._new_disk(id, 0)
-        self.became[f"file: {became}"] += 1
+        self.became[f"file{self._which}: {became}"] += 1
         return True
 
     async def _flip_wal(self, id: int, down_s: float) -> bool:
         """Flip bytes in the WAL, so that synced commits would vanish: the server always notices."""
         server = self._cluster.servers[id]
         server.kill()
-        done = flip_in_wal(server.data, self._rng)
+        done = flip_in_wal(self._folder(server), self._rng)
         if done:
             self._by_kind["flip WAL"] += 1
         await trio.sleep(down_s)
         self._cluster.start(id)
         if done:
-            await self._must_be_set_aside(server, "WAL")
+            await self._must_be_set_aside(server, f"WAL{self._which}")
         return done
 
     async def _roll_back(self, id: int, length_s: float) -> bool:
         """Roll the disk back to a copy made ``length_s`` or more before."""
         cluster, server = self._cluster, self._cluster.servers[id]
-        copy = cluster.home / "copy"
+        copy, folder = cluster.home / "copy", self._folder(server)
         await self._end(id)
-        shutil.copytree(server.data, copy)
+        shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(*OF_OTHERS))
         old = held(copy)
         cluster.start(id)
         await trio.sleep(length_s)
-        beyond = await self._until(lambda found: _all_know_more(cluster, found, old), AFTER_S)
+        beyond = await self._until(lambda found: _all_know_more(cluster, found, old), AFTER_S, self._at)
         server.kill()
-        now = held(server.data)
-        if beyond and await self._until(lambda found: _others_hold(cluster, found, id, now), AFTER_S):
+        now = held(folder)
+        if beyond and await self._until(lambda found: _others_hold(cluster, found, id, now), AFTER_S, self._at):
             self._by_kind["roll back"] += 1
-            empty(server.data)
-            shutil.copytree(copy, server.data, dirs_exist_ok=True)
+            empty(folder, but=OF_OTHERS)
+            shutil.copytree(copy, folder, dirs_exist_ok=True)
             cluster.start(id)
-            await self._must_be_set_aside(server, "older copy")
+            await self._must_be_set_aside(server, f"older copy{self._which}")
         else:
             cluster.start(id)
         shutil.rmtree(copy)
@@ -203,7 +223,7 @@ class DiskFaults:
         """Cut the power of these servers' hosts, of all at one moment. The disks hold what was synced before."""
         self._by_kind["power cut"] += 1
         servers = [self._cluster.servers[id] for id in ids]
-        before = {server.id: set(_set_aside(server)) for server in servers}
+        before = {server.id: self._aside(server) for server in servers}
         for server in servers:
             server.wanted = False
             server.pause()
@@ -218,8 +238,8 @@ class DiskFaults:
             if await self._until(lambda found: found.keys() >= set(ids), AFTER_S) is None:
                 self._problems.append(f"servers {ids} do not answer {AFTER_S:g} s after a power cut")
         for server in servers:
-            if set(_set_aside(server)) - before[server.id]:
-                self._problems.append(f"server {server.id} set its store aside after a power cut\n{server.tail(3)}")
+            if aside := self._aside(server) - before[server.id]:
+                self._problems.append(f"server {server.id} set {aside} aside after a power cut\n{server.tail(3)}")
         self.became[f"power cut: {'one host' if len(ids) == 1 else 'all hosts'}"] += 1
 
     async def fail_writes(self, id: int, length_s: float) -> None:
@@ -257,12 +277,12 @@ class DiskFaults:
     async def _new_disk(self, id: int, down_s: float) -> None:
         server = self._cluster.servers[id]
         server.kill()
-        empty(server.data)
+        empty(self._folder(server))
         await trio.sleep(down_s)
         self._cluster.start(id)
 
     async def _must_be_set_aside(self, server: Server, what: str) -> None:
-        if await self._until(lambda found: _set_aside(server), AFTER_S):
+        if await self._until(lambda found: _set_aside(self._folder(server)), AFTER_S):
             self.became[f"{what}: set aside"] += 1
         else:
             self._problems.append(f"server {server.id} has not set its store aside: {what}\n{server.tail(3)}")
@@ -270,7 +290,7 @@ class DiskFaults:
 
     def _seen(self, server: Server, found: Statuses) -> str:
         """The state that the server shows: set aside, ended, damaged or unseen; "" as long as it shows nothing."""
-        if _set_aside(server):
+        if _set_aside(self._folder(server)):
             return "set aside"
         if not server.running:
             return "ended"
@@ -282,31 +302,56 @@ class DiskFaults:
     def _sound_again(self, server: Server, found: Statuses) -> bool:
         return server.id in found and not found[server.id]["damaged"]
 
-    async def _until(self, condition: Callable[[Statuses], Any], within_s: float) -> Any:
-        """The condition's value, once that is true; None if it does not become true in time."""
+    @property
+    def _which(self) -> str:
+        """The log whose store is harmed, for a report."""
+        return "" if self._at.number == 1 else " of log N"
+
+    def _folder(self, server: Server) -> Path:
+        """The directory of the store that is harmed."""
+        return server.folder(self._at.number)
+
+    def _aside(self, server: Server) -> set[Path]:
+        """Stores of any log that the server has set aside."""
+        return {path for history in self._histories for path in _set_aside(server.folder(history.number))}
+
+    async def _until(
+        self, condition: Callable[[Statuses], Any], within_s: float, history: History | None = None
+    ) -> Any:
+        """The condition's value, of the statuses in a log (the first), once that is true; None if it does not become
+        true in time."""
         async def came_to() -> Any:
-            return condition(await self._cluster.statuses())
+            return condition(await self._cluster.statuses(history.log if history is not None else ""))
 
         with suppress(trio.TooSlowError):
             return await until(came_to, within_s)
         return None
 
     async def _all_vote(self, within_s: float) -> bool:
-        """True if all servers come to vote, by their own accounts and the leader's list, and know this guaranteed."""
+        """True if all servers come to vote in all logs."""
+        by_s = trio.current_time() + within_s
+        logs = self._histories if self.passing is None else [*self._histories, self.passing]
+        return all([await self._vote_in(history, max(0.0, by_s - trio.current_time())) for history in logs])
+
+    async def _vote_in(self, history: History, within_s: float) -> bool:
+        """True if all come to vote in a log, by their own accounts and the leader's list, and know this guaranteed; or
+        if it is a log that has gone meanwhile."""
         ends: list[int] = []
 
         def vote(found: Statuses) -> bool:
+            if history not in self._histories and history is not self.passing:
+                return True
             if not _are_voters(self._cluster, found):
                 ends.clear()
                 return False
             ends.append(max(fields["last_id"] for fields in found.values()))
             return all(fields["guaranteed_id"] >= ends[0] for fields in found.values())
 
-        return bool(await self._until(vote, within_s))
+        return bool(await self._until(vote, within_s, history))
 
 
-def _set_aside(server: Server) -> list[Path]:
-    return list(server.data.glob("lost-*"))
+def _set_aside(folder: Path) -> list[Path]:
+    return list(folder.glob("lost-*"))
 
 
 def _are_voters(cluster: Cluster, found: Statuses) -> bool:

@@ -21,7 +21,7 @@ import shutil
 import sqlite3
 import struct
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -60,9 +60,11 @@ def is_sound(data: Path) -> bool:
         return False
 
 
-def empty(data: Path) -> None:
-    """Delete all that is on the disk; the directory itself stays, since it may be a mount point."""
+def empty(data: Path, but: Collection[str] = ()) -> None:
+    """Delete all that is on the disk, but for these names; the directory itself stays: it may be a mount point."""
     for path in data.iterdir():
+        if path.name in but:
+            continue
         if path.is_dir():
             shutil.rmtree(path)
         else:
@@ -130,7 +132,7 @@ class OwnDisk:
         """Let nothing be written from now on: data that was not synced is lost, but for some pieces of files, written
         before. No process may run that has files there open."""
         libc = ctypes.CDLL(None, use_errno=True)
-        for path in self.directory.glob("alpo.db*"):
+        for path in self.directory.rglob("alpo.db*"):
             with path.open("rb") as file:
                 for _ in range(rng.choice((0, 2, 20))):
                     at = rng.randrange(max(1, path.stat().st_size)) // _PAGE_BYTES * _PAGE_BYTES

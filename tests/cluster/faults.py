@@ -86,12 +86,13 @@ def kinds_within(seed: int, size: int, seconds: float) -> set[str]:
 
 @dataclass(slots=True)
 class Injector:
-    """Inflicts faults on a cluster. ``by_kind`` counts them; ``died``: servers that ended by themselves;
-    ``unmended``: what should have followed from a fault, and did not; ``small`` and ``own``: see `DiskFaults`."""
+    """Inflicts faults on a cluster. ``histories``: those of its logs, the first log's first. ``by_kind`` counts faults;
+    ``died``: servers that ended by themselves; ``unmended``: what should have followed from a fault, and did not;
+    ``small`` and ``own``: see `DiskFaults`."""
 
     cluster: Cluster
     seed: int
-    history: History
+    histories: list[History]
     small: Mapping[Path, OwnDisk]
     own: Mapping[Path, OwnDisk]
     by_kind: Counter[str] = field(default_factory=Counter)
@@ -101,7 +102,9 @@ class Injector:
     _busy: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.disks = DiskFaults(self.cluster, self.seed, self.by_kind, self.unmended, self.small, self.own)
+        self.disks = DiskFaults(
+            self.cluster, self.seed, self.by_kind, self.unmended, self.small, self.own, self.histories
+        )
 
     async def run(self) -> None:
         """Inflict faults until cancelled; every fault under way is then ended, and all servers run."""
@@ -143,10 +146,10 @@ class Injector:
         elif fault.kind == "transfer":
             self.by_kind[fault.kind] += 1
             with suppress(AlpoError):
-                async with connect(self.cluster.addresses, timeout_s=2.0) as log:
+                async with connect(self.cluster.addresses, timeout_s=2.0, log=self._one_of(fault).log) as log:
                     await log.transfer(id)
         elif fault.kind == "trim":
-            await self._trim()
+            await self._trim(self._one_of(fault))
         else:
             self.by_kind[fault.kind] += 1
             await self._network(fault, id)
@@ -190,13 +193,17 @@ class Injector:
             case _:
                 await self.disks.harm(kind, id, length_s)
 
-    async def _trim(self) -> None:
+    def _one_of(self, fault: Fault) -> History:
+        """The log that a fault is of."""
+        return self.histories[fault.other % len(self.histories)]
+
+    async def _trim(self, history: History) -> None:
         """Trim what the follower has read and its cursor no longer keeps; then a read of it must fail."""
-        before = min(self.history.cursor_lsn, len(self.history.followed) - TRIM_LEAVES)
+        before = min(history.cursor_lsn, len(history.followed) - TRIM_LEAVES)
         if before < 2:
             return
         with suppress(AlpoError):
-            async with connect(self.cluster.addresses, timeout_s=5.0) as log:
+            async with connect(self.cluster.addresses, timeout_s=5.0, log=history.log) as log:
                 await log.trim(before)
                 self.by_kind["trim"] += 1
                 try:

@@ -142,11 +142,20 @@ class Server:
         text = self.log.read_text("utf-8", "replace") if self.log.exists() else ""
         return f"--- server {self.id}, {self.log}\n" + "\n".join(text.splitlines()[-lines:])
 
-    def entries(self) -> list[Entry]:
-        """Entries of the log on a stopped server's disk."""
+    def count(self, what: str) -> int:
+        """The number of the process's open files ("fd") or threads ("task")."""
+        assert self.process is not None
+        return sum(1 for _ in Path(f"/proc/{self.process.pid}/{what}").iterdir())
+
+    def folder(self, number: int = 1) -> Path:
+        """The directory of a log's store; that of the first one holds all."""
+        return self.data if number == 1 else self.data / "logs" / str(number)
+
+    def entries(self, number: int = 1) -> list[Entry]:
+        """Entries of a log on a stopped server's disk."""
         assert not self.running
         columns = ", ".join(f'"{name}"' for name in Entry._fields)
-        db = sqlite3.connect(f"file:{self.data / 'alpo.db'}?mode=ro", uri=True)
+        db = sqlite3.connect(f"file:{self.folder(number) / 'alpo.db'}?mode=ro", uri=True)
         try:
             return [Entry(*row) for row in db.execute(f"SELECT {columns} FROM log ORDER BY id")]
         finally:
@@ -217,17 +226,17 @@ class Cluster:
         """All ids but these."""
         return [id for id in self.servers if id not in ids]
 
-    async def status(self, id: int) -> dict[str, Any] | None:
-        """A server's status; None if it does not answer."""
+    async def status(self, id: int, log: str = "") -> dict[str, Any] | None:
+        """A server's status in a log, by default the first; None if it does not answer."""
         server = self.servers[id]
-        return await status(server.address) if server.running and not server.paused else None
+        return await status(server.address, log) if server.running and not server.paused else None
 
-    async def statuses(self) -> dict[int, dict[str, Any]]:
+    async def statuses(self, log: str = "") -> dict[int, dict[str, Any]]:
         """Statuses of all servers that answer, by id."""
         found: dict[int, dict[str, Any]] = {}
 
         async def ask(id: int) -> None:
-            fields = await self.status(id)
+            fields = await self.status(id, log)
             if fields is not None:
                 found[id] = fields
 
@@ -237,14 +246,15 @@ class Cluster:
         return found
 
     async def until(
-        self, what: str, condition: Callable[[dict[int, dict[str, Any]]], bool], within_s: float = WITHIN_S
+        self, what: str, condition: Callable[[dict[int, dict[str, Any]]], bool], within_s: float = WITHIN_S,
+        log: str = "",
     ) -> dict[int, dict[str, Any]]:
         """Wait until the statuses are so; returns them. Fails at once if a server has ended by itself."""
         found: dict[int, dict[str, Any]] = {}
 
         async def so() -> bool:
             nonlocal found
-            found = await self.statuses()
+            found = await self.statuses(log)
             dead = [id for id, server in self.servers.items() if server.wanted and not server.running]
             is_so = condition(found)
             assert is_so or not dead, f"servers {dead} have ended by themselves"
@@ -272,14 +282,14 @@ class Cluster:
         await self.until(f"a leader among {sorted(wanted)}", led, within_s)
         return leads[0]
 
-    async def level(self, within_s: float = WITHIN_S) -> int:
+    async def level(self, within_s: float = WITHIN_S, log: str = "") -> int:
         """Wait until all servers answer, one leads and all hold and know the same end; the last LSN."""
         def same(found: dict[int, dict[str, Any]]) -> bool:
             ends = {(f["last_id"], f["guaranteed_id"], f["last_lsn"]) for f in found.values()}
             leads = [id for id, f in found.items() if f["state"] == "leader"]
             return len(found) == len(self.servers) and len(ends) == 1 and len(leads) == 1
 
-        found = await self.until("all servers level", same, within_s)
+        found = await self.until("all servers level", same, within_s, log)
         return int(next(iter(found.values()))["last_lsn"])
 
 
@@ -372,10 +382,13 @@ class Command:
 
 
 @asynccontextmanager
-async def alpo_process(*arguments: str) -> AsyncIterator[Command]:
+async def alpo_process(*arguments: str, release: Path | None = None) -> AsyncIterator[Command]:
     """The alpo command, its stdin open; killed on leaving if it still runs."""
     pipe = subprocess.PIPE
-    process = await trio.lowlevel.open_process([*ALPO, *arguments], stdin=pipe, stdout=pipe, stderr=pipe)
+    command, environ = _command(ALPO, _ALPO, release)
+    process = await trio.lowlevel.open_process(
+        [*command, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, env=environ
+    )
     try:
         yield Command(process)
     finally:

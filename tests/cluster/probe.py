@@ -85,11 +85,12 @@ async def probe(address: str, hello: w.Hello | None = None) -> AsyncIterator[Pro
         yield connection
 
 
-async def status(address: str) -> dict[str, Any] | None:
-    """Status of a server of any release; None if it does not answer."""
+async def status(address: str, log: str = "") -> dict[str, Any] | None:
+    """Status of a server of any release, in one of its logs, by default the first; None if it does not answer."""
+    hello = w.ClientHello(w.LOGS_VERSION if log else w.OLDEST_VERSION, b"", "probe", log)
     with trio.move_on_after(ANSWER_S):
         try:
-            async with probe(address, w.ClientHello(w.OLDEST_VERSION, b"", "probe")) as server:
+            async with probe(address, hello) as server:
                 answer = await server.ask(w.Status(1))
         except (OSError, trio.BrokenResourceError):
             return None

@@ -1,6 +1,6 @@
 """Real servers under random faults, then every promise checked against what is on their disks.
 
-    python tests/cluster/soak.py --seconds 300 [--seed N] [--servers 3,5] [--tls]
+    python tests/cluster/soak.py --seconds 300 [--seed N] [--servers 3,5] [--tls] [--logs N]
 
 Eight named clients append numbered payloads, readers read, one follower reads all of the log and moves its cursor on,
 every server keeps 2,000 entries and what the cursor keeps. Every 1 to 3 s something is killed, stopped, starved
@@ -10,6 +10,8 @@ C compiler), damaged (bytes of alpo.db or of its WAL flip while the server is do
 power of one host or of all is cut: what was not synced is gone (as root, where ext4 can be mounted from files). Exits 0
 if nothing was lost, doubled, stale or otherwise wrong; else 1, and keeps the directories of the servers. The seed is
 printed.
+
+``--logs N``: as much again in each of N further logs, with fewer clients; `soak_logs` says what is done to them.
 
 Its rules: the disks of a minority are harmed, one at a time, and the next one only once all vote again. What ALPO is
 not made to survive is not done: `disk_faults` and `disks` say what that is.
@@ -36,6 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import checkers
 import hanging_disks
+import soak_logs
 from checkers import Logged, Outcome
 from disk_faults import LOW_WATER_BYTES
 from disks import own_disks
@@ -50,8 +53,9 @@ from alpo.core.entries import Entry, Kind, parts, split_payloads
 from alpo.tls import NAME_DEFAULT
 from alpo_cli.certificates import client_leaf, make, server_leaf
 
-CLIENTS = 8
-READERS = 2
+CLIENTS, READERS = 8, 2
+#: Clients and readers of each log besides the first.
+OTHER_CLIENTS, OTHER_READERS = 2, 1
 #: Seconds for everything after the faults: the clients' last answers, the servers level, the logs read.
 AFTERWARDS_S = 90.0
 SHOWN_MAX = 5
@@ -59,6 +63,7 @@ SHOWN_MAX = 5
 DISK_MIB, LARGE_DISK_MIB = 192, 2_048
 OPTIONS: dict[str, Any] = {
     "retention": {"max_entries": 2_000},
+    "logs": {"keep_deleted_s": 20.0},
     "storage": {"low_water_bytes": LOW_WATER_BYTES, "scrub_bytes_per_s": 1 << 30, "scrub_pass_s": 10.0},
 }
 
@@ -76,11 +81,17 @@ class Result:
     cannot_hang: str = ""
     #: Effects of the faults of disks, counted.
     disks: dict[str, int] = field(default_factory=dict)
-    history: History = field(default_factory=History)
+    #: Histories of the logs, the first log's first; appends to logs that came and went.
+    histories: list[History] = field(default_factory=lambda: [History()])
+    passing: soak_logs.Passing | None = None
     violations: dict[str, list[str]] = field(default_factory=dict)
-    last_lsn: int = 0
     #: Longest time in which nobody's append was acknowledged, while faults were made.
     stood_s: float = 0.0
+
+    @property
+    def history(self) -> History:
+        """The history of the first log."""
+        return self.histories[0]
 
     def lines(self) -> list[str]:
         """The report."""
@@ -89,7 +100,10 @@ class Result:
         disks = ", ".join(f"{what} {count}" for what, count in sorted(self.disks.items()))
         errors = ", ".join(f"{name} {count}" for name, count in sorted(history.errors.items()))
         told = {outcome: history.count(outcome) for outcome in Outcome}
-        counted = {name: len(found.get(name, ())) for name in ("lost", "doubled", "stale")}
+        counted = {
+            name: sum(len(told) for what, told in found.items() if what.partition(" in log")[0] == name)
+            for name in ("lost", "doubled", "stale")
+        }
         others = sum(map(len, found.values())) - sum(counted.values())
         lines = [
             f"{self.servers} servers, seed {self.seed}",
@@ -97,12 +111,20 @@ class Result:
             f"  disks      {disks or 'nothing to see'}",
             f"  appends    acknowledged {told[Outcome.ACKNOWLEDGED]}, unknown {told[Outcome.UNKNOWN]}, refused"
             f" {told[Outcome.REFUSED]} (of them late ones of a fenced session: {history.fenced})",
-            f"  reads      linearizable {len(history.reads)}, followed {len(history.followed)} of {self.last_lsn}"
+            f"  reads      linearizable {len(history.reads)}, followed {len(history.followed)}"
             f" (trimmed below {history.trimmed_lsn} in the end)",
             f"  told       {errors or 'nothing but success'}",
             f"  stood      {self.stood_s:.1f} s were the longest time without an append",
             "  violations " + ", ".join(f"{name} {count}" for name, count in counted.items()) + f", others {others}",
         ]
+        lines += [
+            f"  log {each.number:<6} {each.log}: acknowledged {each.count(Outcome.ACKNOWLEDGED)}, unknown"
+            f" {each.count(Outcome.UNKNOWN)}, refused {each.count(Outcome.REFUSED)}, linearizable reads"
+            f" {len(each.reads)}, followed {len(each.followed)}"
+            for each in self.histories[1:]
+        ]
+        if self.passing is not None:
+            lines.append(f"  logs made  {self.passing}")
         if self.without_power_cuts:
             lines.append("  no power was cut: not all disks here are ext4, mounted from a file, which takes root")
         if self.cannot_hang:
@@ -114,7 +136,7 @@ class Result:
         return lines
 
 
-async def soak(home: Path, servers: int, seconds: float, seed: int, tls: bool = False) -> Result:
+async def soak(home: Path, servers: int, seconds: float, seed: int, tls: bool = False, logs: int = 0) -> Result:
     """Run a soak and check it. Raises AssertionError if the cluster does not come back after the faults."""
     result = Result(servers, seed)
     def homes(ids: range) -> list[Path]:
@@ -133,9 +155,12 @@ async def soak(home: Path, servers: int, seconds: float, seed: int, tls: bool = 
                 for server in running.servers.values():
                     hanging_disks.under(library, server)
             running.start()
-            await running.leader()
-            injector = Injector(running, seed, result.history, small, small | large)
-            result.stood_s = await _run(running, injector, result.history, seconds, seed)
+            await running.leader(within_s=AFTERWARDS_S)
+            result.histories += await soak_logs.create(running, logs)
+            injector = Injector(running, seed, result.histories, small, small | large)
+            if logs:
+                result.passing = soak_logs.Passing(running, seed, injector.disks)
+            result.stood_s = await _run(running, injector, result, seconds)
             result.without_power_cuts = not all(map(injector.disks.can_cut_power, running.servers))
             result.faults, result.disks = dict(injector.by_kind), dict(injector.disks.became)
             await _check(running, result, injector)
@@ -151,21 +176,31 @@ def _certificates(home: Path, servers: int) -> dict[str, str]:
     return {"ca": f"{at}/ca.pem", "cert": f"{at}/server-{{id}}.pem", "key": f"{at}/server-{{id}}.key"}
 
 
-async def _run(running: Cluster, injector: Injector, history: History, seconds: float, seed: int) -> float:
+async def _run(running: Cluster, injector: Injector, result: Result, seconds: float) -> float:
     """Run clients and faults for ``seconds``; then end the faults and have all clients finish. Returns the longest
-    time without an append."""
-    writers = [Writer(running.addresses, f"writer-{number}", seed, history) for number in range(1, CLIENTS + 1)]
-    over = trio.Event()
+    time without an append to the first log."""
+    over, seed, servers = trio.Event(), result.seed, running.addresses
+    histories, others = result.histories, result.histories[1:]
+    writers = [
+        Writer(servers, f"writer-{number}", seed, history)
+        for history in histories for number in range(1, 1 + (CLIENTS if history.number == 1 else OTHER_CLIENTS))
+    ]
+    files = soak_logs.open_files(running)
     async with trio.open_nursery() as background:
-        background.start_soon(follow_on, running.addresses, history)
-        with trio.fail_after(AFTERWARDS_S):  # no trim passes the follower from here on
-            await background.start(keep_place, running.addresses, history, over.is_set)
+        for history in histories:
+            background.start_soon(follow_on, servers, history)
+            with trio.fail_after(AFTERWARDS_S):  # no trim passes the follower from here on
+                await background.start(keep_place, servers, history, over.is_set)
         with trio.move_on_after(seconds + AFTERWARDS_S) as deadline:
             async with trio.open_nursery() as nursery:
-                for number in range(READERS):
-                    nursery.start_soon(read_on, running.addresses, history, over.is_set, seed + number)
+                for history in histories:
+                    for number in range(READERS if history.number == 1 else OTHER_READERS):
+                        nursery.start_soon(read_on, servers, history, over.is_set, seed + number)
                 for writer in writers:
                     nursery.start_soon(writer.run)
+                if others and result.passing is not None:
+                    nursery.start_soon(soak_logs.rename_on, running, others[0], over.is_set, seed)
+                    nursery.start_soon(result.passing.run, over.is_set)
                 began_s = trio.current_time()
                 with trio.move_on_after(seconds):
                     await injector.run()
@@ -174,40 +209,58 @@ async def _run(running: Cluster, injector: Injector, history: History, seconds: 
                     writer.finish()
                 over.set()
         assert not deadline.cancelled_caught, f"the clients did not end within {AFTERWARDS_S:g} s after the faults"
-        async with alpo.connect(running.addresses, timeout_s=AFTERWARDS_S) as log:
-            history.trimmed_lsn = max(1, min(history.cursor_lsn, len(history.followed) - TRIM_LEAVES))
-            await log.trim(history.trimmed_lsn)
-        last_lsn = await running.level(AFTERWARDS_S)
-        await running.until(
-            "all vote", lambda all_: all(fields["status"] == "VOTING" for fields in all_.values()), AFTERWARDS_S
-        )
-        await until(lambda: len(history.followed) >= last_lsn, AFTERWARDS_S)
+        for history in histories:
+            await _settle(running, history)
         background.cancel_scope.cancel()
-    acknowledged = [append.ended_s for append in history.appends if append.outcome is Outcome.ACKNOWLEDGED]
+    injector.unmended += await soak_logs.left_over(running, others, files)
+    acknowledged = [append.ended_s for append in result.history.appends if append.outcome is Outcome.ACKNOWLEDGED]
     times_s = [began_s, *sorted(at_s for at_s in acknowledged if began_s < at_s < ended_s), ended_s]
     return max(later - earlier for earlier, later in pairwise(times_s))
 
 
+async def _settle(running: Cluster, history: History) -> None:
+    """Trim a log, and wait until all servers vote in it, level, and the follower has read all."""
+    async with alpo.connect(running.addresses, timeout_s=AFTERWARDS_S, log=history.log) as log:
+        history.trimmed_lsn = max(1, min(history.cursor_lsn, len(history.followed) - TRIM_LEAVES))
+        await log.trim(history.trimmed_lsn)
+    last_lsn = await running.level(AFTERWARDS_S, history.log)
+    await running.until(
+        "all vote", lambda all_: all(fields["status"] == "VOTING" for fields in all_.values()), AFTERWARDS_S,
+        history.log,
+    )
+    await until(lambda: len(history.followed) >= last_lsn, AFTERWARDS_S)
+
+
 async def _check(running: Cluster, result: Result, injector: Injector) -> None:
-    """Read every server's copy through the library, stop them, read their files, and compare it all."""
-    history, log_now = result.history, result.history.followed
-    by_server: dict[int, list[Logged]] = {}
-    async with alpo.connect(running.addresses) as log:
-        for id in running.servers:
-            by_server[id] = await _left(log, id, history)
+    """Read every server's copy of each log through the library, stop them, read their files, and compare it all."""
+    by_log: dict[int, dict[int, list[Logged]]] = {}
+    for history in result.histories:
+        async with alpo.connect(running.addresses, log=history.log) as log:
+            by_log[history.number] = {id: await _left(log, id, history) for id in running.servers}
     codes = await running.stop()
-    files = {id: server.entries() for id, server in running.servers.items()}
-    result.last_lsn = len(log_now)
     found: dict[str, list[str]] = {
+        "not mended": injector.unmended,
+        "server died": injector.died + [f"server {id}: exit {code}" for id, code in codes.items() if code],
+        "passing logs": result.passing.problems if result.passing is not None else [],
+        "unsound": soak_logs.unsound(running, result.histories),
+    }
+    for history in result.histories:
+        where = f" in log {history.number}" if history.number > 1 else ""
+        found |= {f"{what}{where}": told for what, told in _of_log(running, history, by_log[history.number]).items()}
+    result.violations = {name: violations for name, violations in found.items() if violations}
+
+
+def _of_log(running: Cluster, history: History, by_server: dict[int, list[Logged]]) -> dict[str, list[str]]:
+    """Violations in one log, by the checker that found them."""
+    log_now = history.followed
+    files = {id: server.entries(history.number) for id, server in running.servers.items()}
+    return {
         **checkers.everything(history.appends, history.reads, log_now),
         "copies differ": _unlike(log_now, by_server),
         "files differ": _unequal_where_both(files),
         "file and log differ": _unlike(log_now, {id: _payloads(entries) for id, entries in files.items()}),
         "told": history.problems,
-        "not mended": injector.unmended,
-        "server died": injector.died + [f"server {id}: exit {code}" for id, code in codes.items() if code],
     }
-    result.violations = {name: violations for name, violations in found.items() if violations}
 
 
 async def _left(log: alpo.Log, id: int, history: History) -> list[Logged]:
@@ -250,15 +303,18 @@ def _payloads(entries: list[Entry]) -> list[Logged]:
     return found
 
 
-def run(servers: int, seconds: float, seed: int, say: Callable[[str], None], tls: bool = False) -> Result:
+def run(
+    servers: int, seconds: float, seed: int, say: Callable[[str], None], tls: bool = False, logs: int = 0
+) -> Result:
     """A soak in a directory of its own, which is kept if anything is wrong."""
     home = Path(tempfile.mkdtemp(prefix="alpo-soak-"))
     say(f"soak: {servers} servers for {seconds:g} s, seed {seed}, in {home}")
-    result = trio.run(partial(soak, home, servers, seconds, seed, tls))
+    result = trio.run(partial(soak, home, servers, seconds, seed, tls, logs))
     for line in result.lines():
         say(line)
     if result.violations:
-        say(f"kept: {home}; the same faults again: --servers {servers} --seconds {seconds:g} --seed {seed}")
+        again = f"--servers {servers} --seconds {seconds:g} --seed {seed} --logs {logs}{' --tls' * tls}"
+        say(f"kept: {home}; the same faults again: {again}")
     else:
         shutil.rmtree(home)
     return result
@@ -270,11 +326,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=None, help="all choices are drawn from it")
     parser.add_argument("--servers", default="3,5", help="cluster sizes, one after another")
     parser.add_argument("--tls", action="store_true", help="servers and clients speak TLS alone")
+    parser.add_argument("--logs", type=int, default=0, help="besides the first one")
     arguments = parser.parse_args()
     sizes = [int(size) for size in arguments.servers.split(",")]
     seed = random.SystemRandom().randrange(1 << 32) if arguments.seed is None else arguments.seed
     say = partial(print, flush=True)
-    results = [run(size, arguments.seconds / len(sizes), seed, say, arguments.tls) for size in sizes]
+    results = [
+        run(size, arguments.seconds / len(sizes), seed, say, arguments.tls, arguments.logs) for size in sizes
+    ]
     sys.exit(1 if any(result.violations for result in results) else 0)
 
 

@@ -151,6 +151,34 @@ async def test_one_lost_store_of_one_log(tmp_path: Path) -> None:
             assert await log.append(b"20") == 21
 
 
+@pytest.mark.parametrize("times", [30, pytest.param(500, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
+@pytest.mark.trio
+async def test_logs_that_come_and_go_leave_nothing(tmp_path: Path, times: int) -> None:
+    """Less than one file, open file or thread each: those of connections come and go."""
+    async with cluster(tmp_path, proxied=False, logs={"keep_deleted_s": 0}) as running:
+        def left() -> list[int]:
+            files = [sum(1 for _ in server.data.rglob("*")) for server in running.servers.values()]
+            return files + [server.count(what) for server in running.servers.values() for what in ("fd", "task")]
+
+        async with connect(running.addresses, timeout_s=60) as log:
+            for number in range(2, 2 + times):
+                assert (await log.create_log("billing")).number == number
+                async with connect(running.addresses, timeout_s=60, log="billing") as billing:
+                    assert await billing.append(b"%d" % number) == 1
+                await log.delete_log("billing")
+                if number == 3:
+                    await until_stores_are(running, [])
+                    before = left()
+            await until_stores_are(running, [])
+            with pytest.raises(alpo.NoSuchLog):
+                await log.delete_log("billing")
+
+            def as_before() -> bool:
+                return all(now < most + times // 2 for now, most in zip(left(), before, strict=True))
+
+            await until(as_before)
+
+
 @pytest.mark.trio
 async def test_a_log_at_its_bytes_max_takes_appends_again_once_it_is_trimmed(tmp_path: Path) -> None:
     async with cluster(tmp_path, proxied=False) as running:

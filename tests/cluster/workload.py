@@ -2,7 +2,8 @@
 
 Laws:
 
-* Every payload is one of its own: "NAME/NUMBER", the numbers of a name going up; a few are filled up with blanks.
+* Every payload is one of its own: "NAME/NUMBER", the numbers of a name going up, behind the prefix of the log; a few
+  are filled up with blanks.
 * What is not known is written down as unknown: an append under way when its `Log` is abandoned, `NotGuaranteed` until
   `settle` says more.
 * A name is opened again and again: after an orderly close, after the "process" was gone in the middle of
@@ -39,9 +40,11 @@ CURSOR_S = 0.5
 
 
 class History:
-    """Answers that all clients received. ``problems``: events that must not happen, whatever the log holds."""
+    """Answers that all clients of a log received. ``problems``: events that must not happen, whatever the log holds.
+    ``log``: its name at this moment, "": the first; ``prefix``: of its payloads."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: str = "", number: int = 1, prefix: str = "") -> None:
+        self.log, self.number, self.prefix = log, number, prefix
         self.appends: list[Append] = []
         self.reads: list[Read] = []
         self.problems: list[str] = []
@@ -64,7 +67,7 @@ class Writer:
     def __init__(self, servers: str, name: str, seed: int, history: History) -> None:
         self._servers = servers
         self._name = name
-        self._rng = random.Random(f"{seed}/{name}")
+        self._rng = random.Random(f"{seed}/{history.prefix}{name}")
         self._history = history
         self._number = 0
         self._over = False
@@ -90,15 +93,15 @@ class Writer:
 
     async def _session(self, stack: AsyncExitStack) -> tuple[alpo.Log, dict[int, Append]]:
         """Open the name and append for a while. The appends by serial, once they have one."""
-        rng = self._rng
+        rng, name = self._rng, self._history.log
         log = await stack.enter_async_context(
-            alpo.connect(self._servers, client=self._name, timeout_s=rng.uniform(*TIMEOUT_S))
+            alpo.connect(self._servers, client=self._name, timeout_s=rng.uniform(*TIMEOUT_S), log=name)
         )
         by_serial: dict[int, Append] = {}
         under_way: set[Append] = set()
         until_s = trio.current_time() + rng.uniform(*LIFE_S)
         in_flight_max = rng.choice((1, 4, IN_FLIGHT_MAX))
-        while trio.current_time() < until_s and not self._over:
+        while trio.current_time() < until_s and not self._over and name == self._history.log:
             if len(under_way) < in_flight_max and not self._append(log, by_serial, under_way):
                 break
             await trio.sleep(rng.expovariate(PACE))
@@ -107,7 +110,7 @@ class Writer:
     def _append(self, log: alpo.Log, by_serial: dict[int, Append], under_way: set[Append]) -> bool:
         """Start one append, the newest of the history. False: the session takes no more."""
         self._number += 1
-        payload = f"{self._name}/{self._number}".encode()
+        payload = f"{self._history.prefix}{self._name}/{self._number}".encode()
         if self._rng.randrange(LARGE_OF) == 0:
             payload = payload.ljust(self._rng.randrange(LARGE_BYTES))
         append = Append(self._name, self._number, payload, trio.current_time())
@@ -156,7 +159,9 @@ class Writer:
         """Let a second process of the name append; the first one's later appends must be refused."""
         try:
             await older.opened()  # else it may well be the one that opens later
-            newer = await stack.enter_async_context(alpo.connect(self._servers, client=self._name))
+            newer = await stack.enter_async_context(
+                alpo.connect(self._servers, client=self._name, log=self._history.log)
+            )
             await newer.opened()
         except AlpoError:
             return
@@ -174,10 +179,11 @@ async def read_on(servers: str, history: History, over: Callable[[], bool], seed
     """Read the end of the log by linearizable reads, one after another."""
     rng = random.Random(seed)
     while not over():
-        async with alpo.connect(servers) as log:
+        name = history.log
+        async with alpo.connect(servers, log=name) as log:
             for _ in range(rng.randint(1, 100)):
-                if over():
-                    return
+                if over() or name != history.log:
+                    break
                 began_s = trio.current_time()
                 try:
                     records = [record async for record in log.read(last=READ_BACK, timeout_s=rng.uniform(*TIMEOUT_S))]
@@ -192,19 +198,21 @@ async def read_on(servers: str, history: History, over: Callable[[], bool], seed
 
 async def follow_on(servers: str, history: History) -> None:
     """Follow the log from the first LSN on, for ever: no gap, no repeat, whichever server answers."""
-    async with alpo.connect(servers) as log:
-        while True:
-            try:
-                async for record in log.follow(start=len(history.followed) + 1):
-                    if record.lsn != len(history.followed) + 1:
-                        history.problems.append(f"follow: LSN {record.lsn} after {len(history.followed)}")
-                        return
-                    history.followed.append(Logged(record.lsn, record.client, record.serial, record.payload))
-            except OutOfRange as error:
-                history.problems.append(f"follow: {error}, although a cursor kept it")
-                return
-            except AlpoError as error:
-                history.errors[f"follow: {type(error).__name__}"] += 1
+    while True:
+        name = history.log
+        async with alpo.connect(servers, log=name) as log:
+            while name == history.log:
+                try:
+                    async for record in log.follow(start=len(history.followed) + 1):
+                        if record.lsn != len(history.followed) + 1:
+                            history.problems.append(f"follow: LSN {record.lsn} after {len(history.followed)}")
+                            return
+                        history.followed.append(Logged(record.lsn, record.client, record.serial, record.payload))
+                except OutOfRange as error:
+                    history.problems.append(f"follow: {error}, although a cursor kept it")
+                    return
+                except AlpoError as error:
+                    history.errors[f"follow: {type(error).__name__}"] += 1
 
 
 async def keep_place(
@@ -212,14 +220,16 @@ async def keep_place(
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Keep payloads that `follow_on` has yet to read, whatever retention says. Started once its cursor is set."""
-    async with alpo.connect(servers) as log:
-        while not over():
-            lsn = len(history.followed) + 1
-            try:
-                await log.set_cursor(FOLLOWER, lsn)
-                if not history.cursor_lsn:
-                    task_status.started()
-                history.cursor_lsn = lsn
-            except AlpoError as error:
-                history.errors[f"cursor: {type(error).__name__}"] += 1
-            await trio.sleep(CURSOR_S)
+    while not over():
+        name = history.log
+        async with alpo.connect(servers, log=name) as log:
+            while not over() and name == history.log:
+                lsn = len(history.followed) + 1
+                try:
+                    await log.set_cursor(FOLLOWER, lsn)
+                    if not history.cursor_lsn:
+                        task_status.started()
+                    history.cursor_lsn = lsn
+                except AlpoError as error:
+                    history.errors[f"cursor: {type(error).__name__}"] += 1
+                await trio.sleep(CURSOR_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from node_rig import Client, Rig, append, connect, connect_raw, create, founded,
 from alpo.core import requests as q
 from alpo.core.ready import Alarm
 from alpo.core.requests import Code
-from alpo.node import retention
+from alpo.node import hosted, retention
 from alpo.node.host import Host
 from alpo.node.hosted import LogsCare
 from alpo.standing import logs_of
@@ -101,6 +102,30 @@ async def test_a_deleted_log_ends_its_clients_and_leaves_only_its_moved_stores(t
         again = await ask_leader(r, create("billing", b"m" * 16))
         assert again.log.number == 3
         assert await rows(r, 3, "billing") == []
+        assert client.hello is not None
+        of_the_old = w.ClientHello(w.VERSION, client.hello.cluster, "test", "billing")
+        refused = await (await connect_raw((await led(r, 3)).us.address)).greet(of_the_old)
+        assert refused.code == Code.NO_SUCH_LOG and "the log billing is another one by now" in refused.text
+
+
+@pytest.mark.trio
+async def test_a_deleted_log_that_still_stops_is_not_taken_for_the_next_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosted, "_LEAVE_S", math.inf)
+    async with rig(3, shelves=tmp_path) as r, trio.open_nursery() as nursery:
+        await ask_leader(r, create("billing"))
+        node, go = await led(r, 2), trio.Event()
+        assert node.hosted is not None
+        node.hosted.running[2].server.leave = go.wait  # type: ignore
+        nursery.start_soon(ask_leader, r, q.DeleteLog(1, "billing", b"d" * 16))
+        await until(lambda: node.replica.directory.guaranteed.lacks(2))
+        nursery.start_soon(ask_leader, r, create("billing", b"m" * 16))
+        await until(lambda: 3 in node.hosted.running)  # type: ignore[union-attr]
+        assert 2 in node.hosted.running
+        found = await connect(node.us.address, log="billing")
+        assert found.hello is not None and found.hello.number == 3
+        go.set()
 
 
 @pytest.mark.trio

@@ -1,4 +1,4 @@
-"""Two releases talk: this one, and a made-up next one (`next_release`), in one cluster under appends."""
+"""Two releases talk: this one, and a made-up one after or before it (`next_release`), in one cluster under appends."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 
 import checkers
 import pytest
-from harness import Cluster, alpo, cluster, serving
-from next_release import SCHEMA, VERSION, make_next_release
+import trio
+from harness import Cluster, Command, alpo, alpo_process, cluster, serving
+from next_release import SCHEMA, VERSION, VERSION_BEFORE, make_next_release, make_release_before_logs
 from probe import probe, until
 
 import alpo as library
@@ -23,6 +24,11 @@ from alpo.wire import requests as w
 @pytest.fixture(scope="module")
 def later(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_next_release(tmp_path_factory.mktemp("release") / "next")
+
+
+@pytest.fixture(scope="module")
+def before_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_release_before_logs(tmp_path_factory.mktemp("release") / "before")
 
 
 def votes(found: dict[int, dict[str, object]], id: int) -> bool:
@@ -88,6 +94,61 @@ async def test_a_cluster_is_upgraded_server_by_server_under_appends(tmp_path: Pa
         assert {schema(running, id) for id in running.servers} == {SCHEMA}
         await running.stop()
         assert checkers.unequal({id: server.entries() for id, server in running.servers.items()}) == []
+
+
+async def append_on(command: Command, appended: list[int]) -> None:
+    """Have a command append one number after another; their LSNs."""
+    while True:
+        await command.write(b"%d\n" % len(appended))
+        appended.append((await command.line())["lsn"])
+
+
+async def create(running: Cluster, name: str) -> tuple[int, str]:
+    code, _, err = await alpo("log", "create", name, "--servers", running.addresses, "--timeout", "60")
+    return code, err
+
+
+@pytest.mark.trio
+async def test_logs_are_created_once_all_servers_know_of_them_and_an_old_client_goes_on(
+    tmp_path: Path, before_logs: Path
+) -> None:
+    appended: list[int] = []
+    async with cluster(tmp_path, start=False) as running:
+        for server in running.servers.values():
+            server.release = before_logs
+        running.start()
+        last = await running.leader()
+        first, second = running.others(last)
+        assert await are(running, VERSION_BEFORE)
+        words = ("append", "--json", "--client", "old", "--timeout", "60", "--servers", running.addresses)
+        async with alpo_process(*words, release=before_logs) as command, trio.open_nursery() as nursery:
+            nursery.start_soon(append_on, command, appended)
+            await put(running, first, None)
+            code, err = await create(running, "billing")
+            assert code == 1 and "too old" in err
+            await put(running, second, None)
+            async with connect(running.addresses) as log:
+                await hand_over(log, first)
+            await running.leader([first])
+            code, err = await create(running, "billing")
+            assert code == 1 and f"server {last} may be too old to know of logs: they must be up, and of this" in err
+            await put(running, last, None)
+            assert await are(running, library.__version__)
+            code, err = await create(running, "billing")
+            assert code == 0, err
+            async with connect(running.addresses, log="billing", timeout_s=60) as log:
+                assert await log.append(b"of billing") == 1
+            at_least = len(appended) + 20
+            await until(lambda: len(appended) >= at_least)
+            nursery.cancel_scope.cancel()
+        async with connect(running.addresses) as log:
+            payloads = {record.lsn: record.payload async for record in log.read(1)}
+        assert [payloads.pop(lsn) for lsn in appended] == [b"%d" % number for number in range(len(appended))]
+        assert list(payloads.values()) in ([], [b"%d" % len(appended)])
+        await running.level()
+        await running.stop()
+        assert checkers.unequal({id: server.entries() for id, server in running.servers.items()}) == []
+        assert all((server.folder(2) / DB_NAME).exists() for server in running.servers.values())
 
 
 @pytest.mark.parametrize("leader_is_new", [pytest.param(False, marks=pytest.mark.soak), True])
