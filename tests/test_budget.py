@@ -21,10 +21,10 @@ ROOT = Path(__file__).parents[1]
 #: cluster. Rights and sizes of one log took 340 words of the manual. Logs in Spark, in simulated clusters and in files
 #: by their names took 140 lines of alpo. Logs in the soak and in an upgrade took 430 lines of tests.
 BUDGET = {
-    "lines of alpo": 53_400,
+    "lines of alpo": 53_450,
     "lines of cli": 10_850,
     "lines of sim": 19_150,
-    "lines of tests": 72_750,
+    "lines of tests": 72_800,
     "files of alpo, cli and sim": 342,
     "options of alpo and alpo-pipeline": 701,
     "words of docs and README": 65_900,
