@@ -29,7 +29,7 @@ async def until_stores_are(running: Cluster, wanted: list[str]) -> None:
         found = []
         for server in running.servers.values():
             kept = [path.name for path in server.data.glob("logs/*") if (path / "alpo.db").exists()]
-            moved = [f"deleted {path.name.partition('-')[0]}" for path in server.data.glob("deleted/*")]
+            moved = [f"deleted {path.parent.name.partition('-')[0]}" for path in server.data.glob("deleted/*/alpo.db")]
             found.append(sorted(kept) + sorted(moved))
         return all(each == wanted for each in found)
 
