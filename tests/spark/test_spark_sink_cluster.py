@@ -11,7 +11,7 @@ from harness import Cluster, cluster
 from probe import until
 
 from alpo import connect
-from alpo.errors import Fenced, Unavailable
+from alpo.errors import Fenced, NoSuchLog, Unavailable
 from alpo.spark.committing import Job, append_directly, commit, commit_one_entry, commit_unnumbered, opener
 from alpo.spark.ledger import Ledger, Part, Tag, stage
 from alpo.spark.options import BATCH_BITS, WriteOptions
@@ -147,6 +147,6 @@ async def test_another_log_of_the_servers_and_one_that_was_created_again(
             await log.delete_log("billing")
             await log.create_log("billing")
         await until(lambda: not any((server.data / "logs" / "2").exists() for server in running.servers.values()))
-        with pytest.raises(Unavailable, match="this server belongs to"):
+        with pytest.raises(NoSuchLog, match="the log billing is another one by now"):
             await commit(Job("spark:q", 1, "one"), [part([b"2"], 1)], ledger, to_billing)
         assert await held("billing") == []
