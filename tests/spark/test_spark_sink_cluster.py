@@ -128,7 +128,7 @@ async def test_another_log_of_the_servers_and_one_that_was_created_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ALPO_LOG", "audit")
-    async with cluster(tmp_path, 3) as running:
+    async with cluster(tmp_path, 3, proxied=False) as running:
         async with connect(running.addresses, log="") as log:
             await log.create_log("billing")
         to_first = opener(options(running))
