@@ -33,7 +33,8 @@ TABLE = (
     _entry("registry", _STATE, "Registries: who is admitted, as one leading process decides it", "registry:app"),
     _entry("status", _LOOK, "Show every member: who leads, how far each log goes, who is behind"),
     _entry("watch", _LOOK, "Watch a cluster, live: who leads, what is wrong, how far each log goes, appends a second"),
-    _entry("doctor", _LOOK, "Check disks, clocks, connections, space, versions and timers, and say what to do"),
+    _entry("doctor", _LOOK,
+           "Check disks, clocks, connections, space, versions and timers, in all logs, and say what to do"),
     _entry("explain", _LOOK, "Tell the story of the last election: who noticed, who won, how long nobody led, what was"
                              " expunged"),
     _entry("cluster", _RUN, "A cluster of real alpod processes on this machine, for development; and the first start"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
+import time
 from functools import partial
 from itertools import starmap
 from typing import Annotated, Any
 
-import anyio
 import typer
 
 import alpo
@@ -62,9 +62,9 @@ def _row(found: alpo.LogInfo) -> list[str]:
 async def _listed(timeout_s: float, log: alpo.Log) -> list[tuple[alpo.LogInfo, LogStanding]]:
     """The logs besides the first, those that are being deleted included, and how they stand by the servers' word;
     ``timeout_s``: for all of that."""
-    give_up_s = anyio.current_time() + timeout_s
+    give_up_s = time.monotonic() + timeout_s
     listed = {found.number: found for found in await log.logs()}
-    rows = await log.status(max(_LEAST_S, give_up_s - anyio.current_time()))
+    rows = await log.status(max(_LEAST_S, give_up_s - time.monotonic()))
     standings = {found.number: found for found in logs_of(rows) if found.number != FIRST_NUMBER}
     return [
         (

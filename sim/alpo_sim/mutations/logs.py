@@ -169,7 +169,6 @@ LOGS = (
               ("self.rng.randrange(20 * MS), self._made", "self.rng.randrange(400 * MS), self._made")),
          edit(LogsWorld, "_made", (_SYNCED_LATE, "self._making[id].pop(number)\n"))),
         _CRASHING, ("founding", "one log", "guaranteed on a majority", "leader completeness", "no progress"),
-        blind=("durable before sent",),
     ),
     _made(
         "L12", "logs", "a message is given to the log that was told last", "it reaches another log's replica",
