@@ -185,10 +185,7 @@ class Hosted:
         listing = self._first.replica.directory.guaranteed
         names = {log.number: log.name for log in listing.logs}
         deleted = {log.number: log.name for log in listing.deleted}
-        names |= {
-            number: deleted.get(number, f"log {number}") for number, store in self._made.items()
-            if store.state is not h.StoreState.STOPPED and listing.lacks(number)
-        }
+        names |= {number: deleted.get(number, f"log {number}") for number in self._made if listing.lacks(number)}
         return [LogState(number, names[number], *self._state(number, listing)) for number in sorted(names)]
 
     def _state(self, number: int, listing: Listing) -> tuple[str, str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
+import trio.testing
 from driver_kit import Recorder, Told, envelope, write
 
 from alpo.core.ready import Input, Ready, Stop, Tick
@@ -70,6 +71,57 @@ async def test_answers_leave_before_a_commit_here_holds_the_loop_up() -> None:
         rec.driver.pump()
         rec.commit(id)
     assert rec.did[-2:] == [("answer", 0), ("commit", id)]
+
+
+@pytest.mark.trio
+async def test_what_was_gathered_leaves_before_a_commit_here_and_none_is_made_beside_another_logs_write() -> None:
+    replica, other = Told(), Recorder(Told())
+    rec = Recorder(replica)
+    rec.commits_here = True
+    replica.reign = leading()
+    drivers = [rec.driver, other.driver]
+    for driver in drivers:
+        driver.sharers = drivers
+        driver.flush = lambda: rec.did.append(("flush", None))
+
+    def append(id: int) -> list[tuple[str, Any]]:
+        replica.guaranteed_id = id - 1
+        replica.script = [Ready(write=write(id, id), send_after_write=[envelope(id)])]
+        rec.did.clear()
+        rec.driver.post(Tick())
+        rec.driver.pump()
+        if rec.submitted:
+            rec.commit(id)
+        return rec.did
+
+    lone = driver_module._LONE_WRITES
+    for id in range(1, lone + 1):
+        assert append(id) == [("flush", None), ("write", id), ("send", [id])]
+    assert append(lone + 1) == [("flush", None), ("commit", lone + 1), ("send", [lone + 1])]
+    cast(Told, other.driver.replica).script = [Ready(write=write(1, 1))]
+    other.driver.post(Tick())
+    other.driver.pump()
+    assert append(lone + 2)[1] == ("write", lone + 2), "the other log's write is under way"
+    other.commit(1)
+    assert append(lone + 3)[1] == ("commit", lone + 3)
+
+
+@pytest.mark.trio
+async def test_an_error_at_the_end_of_a_pass_stops_the_driver_and_silences_nobody() -> None:
+    rec = Recorder(Told())
+    failed = trio.Event()
+    rec.driver.on_failure = failed.set
+
+    def flush() -> None:
+        raise MemoryError("no room to join what is sent")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rec.driver.run)
+        await trio.testing.wait_all_tasks_blocked()
+        rec.driver.flush = flush
+        await failed.wait()
+        assert isinstance(rec.driver.failure, MemoryError)
+        nursery.cancel_scope.cancel()
 
 
 RUN = AppendRun(None, "c", 0, 1, [(1, b"")], False)

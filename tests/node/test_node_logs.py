@@ -21,6 +21,7 @@ from alpo.node.host import Host
 from alpo.node.hosted import LogsCare
 from alpo.standing import logs_of
 from alpo.storage.hosted import find_stores
+from alpo.storage.interface import StoreError
 from alpo.wire import requests as w
 
 
@@ -224,6 +225,28 @@ async def test_a_log_that_has_stopped_itself_lets_the_others_go_on_and_can_be_de
         for id in (1, 2, 3):
             await until(lambda id=id: (tmp_path / str(id) / "deleted").exists())  # type: ignore[misc]
         assert broken.driver.counters.events["log_runs"] == 1, "it was not run again"
+
+
+@pytest.mark.trio
+async def test_a_log_that_could_not_be_opened_for_a_moment_has_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, tries = hosted._open, []
+
+    def open_later(*args: Any) -> Any:
+        tries.append(args)
+        if len(tries) == 1:
+            raise StoreError("too many open files")
+        return real(*args)
+
+    monkeypatch.setattr(hosted, "_open", open_later)
+    monkeypatch.setattr(hosted, "_AGAIN_S", 0.01)
+    async with rig(1, shelves=tmp_path) as r:
+        await (await founded(r)).ask(create("billing"))
+        host = await led(r, 2)
+        assert host.hosted is not None and host.driver.counters.events["log_failed"] == 1
+        assert host.hosted.failed == {} and [log.state for log in host.states()] == ["ready", "ready"]
+        assert len(host._writers) == 2, "a commit of either log in the loop is watched"
 
 
 @pytest.mark.trio

@@ -13,10 +13,10 @@ import trio.testing
 from driver_kit import Recorder, Told, write
 from node_rig import until
 
-from alpo.core.ready import Ready, Tick
+from alpo.core.ready import Ready, Stop, Tick
 from alpo.node import driver as driver_module
 from alpo.node import poller as poller_module
-from alpo.node.poller import Poller
+from alpo.node.poller import Owners, Poller
 from alpo.node.threads import Jobs
 
 
@@ -186,3 +186,21 @@ async def test_the_timer_is_set_when_the_event_loop_goes_on_and_not_before() -> 
         assert driver._armed_s < before
         await until(lambda: replica.ticks == 2)
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_of_several_logs_those_without_news_take_no_part_and_all_know_when_a_group_came() -> None:
+    recs = [Recorder(Told()) for _ in range(3)]
+    drivers = [rec.driver for rec in recs]
+    owners = Owners(drivers)
+    replicas = [cast(Told, driver.replica) for driver in drivers]
+    owners.came_s = 7.0
+    assert [driver.came_s for driver in drivers] == [7.0] * 3, "requests that come now count from now"
+    for both in ((0, 1), (2,), ()):
+        for at in both:
+            drivers[at].post(Stop())
+        owners.take_group()
+    assert [len(replica.steps) for replica in replicas] == [1, 1, 1]
+    assert [driver._polled for driver in drivers] == [True] * 3 and owners.patience_s() == 0.0
+    owners.go_on()
+    assert not any(driver._polled for driver in drivers), "each keeps its own time again"
