@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ports import free_port
 from warm import ALPO
 
 #: Command that is forked from a warm process (see `warm`); real starts are in test_cli_end_to_end and test_cli_early.
@@ -91,3 +92,13 @@ def completed(shell: str, line: str, servers: str = "") -> str:
     """Completions that a shell offers at the end of ``line``."""
     env = {**environment(servers), "_ALPO_COMPLETE": f"complete_{shell}", **SHELLS[shell](line)}
     return subprocess.run(COMMAND, env=env, capture_output=True, timeout=60, check=True, text=True).stdout
+
+
+@contextmanager
+def cluster(directory: Path, size: int = 3) -> Iterator[Alpo]:
+    """Servers of their own, in a folder, and the command that knows where they are; stopped at the end."""
+    where = ("--dir", directory, "--size", str(size), "--base-port", str(free_port(size)))
+    try:
+        yield Alpo(Alpo().out("cluster", "start", *where, "--detach").strip())
+    finally:
+        Alpo().run("cluster", "stop", "--dir", directory, code=None)

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from alpo_command import Alpo
-from ports import free_port
+from alpo_command import Alpo, cluster
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -20,15 +19,13 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    path = tmp_path_factory.mktemp("cluster")
-    yield path
-    Alpo().run("cluster", "stop", "--dir", path, code=None)
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cluster")
 
 
 @pytest.fixture(scope="module")
-def alpo(directory: Path) -> Alpo:
-    base = free_port(3)
-    servers = Alpo().out("cluster", "start", "--dir", directory, "--base-port", str(base), "--detach").strip()
-    assert servers == f"127.0.0.1:{base},127.0.0.1:{base + 1},127.0.0.1:{base + 2}"
-    return Alpo(servers)
+def alpo(directory: Path) -> Iterator[Alpo]:
+    with cluster(directory) as alpo:
+        base = int(alpo.servers.partition(",")[0].partition(":")[2])
+        assert alpo.servers == f"127.0.0.1:{base},127.0.0.1:{base + 1},127.0.0.1:{base + 2}"
+        yield alpo

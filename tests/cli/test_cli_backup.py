@@ -17,24 +17,13 @@ from typing import Any
 
 import pytest
 import sqlite_utils
-from alpo_command import COMMAND, Alpo, environment, until
+from alpo_command import COMMAND, Alpo, cluster, environment, until
 from ports import free_port
 from warm import ALPOD
 
 from alpo_cli.local_cluster import LocalCluster
 
 WITHIN_S = 60.0
-
-
-@contextmanager
-def cluster(directory: Path, size: int = 3) -> Iterator[Alpo]:
-    base = free_port(size)
-    try:
-        servers = Alpo().out("cluster", "start", "--dir", directory, "--size", str(size), "--base-port", str(base),
-                             "--detach").strip()
-        yield Alpo(servers)
-    finally:
-        Alpo().run("cluster", "stop", "--dir", directory, code=None)
 
 
 def start(id: int, data: Path, address: str, log: Path) -> subprocess.Popen[bytes]:

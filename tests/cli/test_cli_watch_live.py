@@ -7,6 +7,8 @@ import os
 import re
 import shutil
 import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
@@ -25,6 +27,17 @@ COLOUR = re.compile(rb"\x1b\[[0-9;]*3[0-7][0-9;]*m")
 
 async def begun(shown: Terminal) -> None:
     await until(lambda: shown.taken and shown.cbreak and shown.shows())
+
+
+@asynccontextmanager
+async def below_a_shell() -> AsyncIterator[Terminal]:
+    shell = shutil.which("bash")
+    if shell is None:
+        pytest.skip("no bash")
+    with terminal(NOBODY, shell, "--norc", "--noprofile", "--noediting", PS1="ready> ") as shown:
+        await until(lambda: b"ready> " in shown.drawn)
+        shown.press(f"{COMMAND[0]} -m {COMMAND[2]} watch\n")
+        yield shown
 
 
 async def test_keys_turn_the_pages(alpo: Alpo) -> None:
@@ -91,12 +104,7 @@ async def test_it_ends_and_gives_the_terminal_back(how: str | signal.Signals) ->
 
 
 async def test_it_stops_and_goes_on_as_a_job_of_a_shell() -> None:
-    shell = shutil.which("bash")
-    if shell is None:
-        pytest.skip("no bash")
-    with terminal(NOBODY, shell, "--norc", "--noprofile", "--noediting", PS1="ready> ") as shown:
-        await until(lambda: b"ready> " in shown.drawn)
-        shown.press(f"{COMMAND[0]} -m {COMMAND[2]} watch\n")
+    async with below_a_shell() as shown:
         for _ in range(2):
             await begun(shown)
             shown.press("\x1a")
@@ -117,12 +125,7 @@ async def test_it_stops_and_goes_on_as_a_job_of_a_shell() -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGTSTP, signal.SIGSTOP])
 async def test_in_the_background_it_ends_and_touches_nothing(how: signal.Signals) -> None:
-    shell = shutil.which("bash")
-    if shell is None:
-        pytest.skip("no bash")
-    with terminal(NOBODY, shell, "--norc", "--noprofile", "--noediting", PS1="ready> ") as shown:
-        await until(lambda: b"ready> " in shown.drawn)
-        shown.press(f"{COMMAND[0]} -m {COMMAND[2]} watch\n")
+    async with below_a_shell() as shown:
         await until(lambda: shown.shows("reconnecting"))
         os.killpg(shown.in_front, how)
         await until(lambda: b"Stopped" in shown.drawn and not shown.cbreak)

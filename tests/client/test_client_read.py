@@ -21,6 +21,13 @@ def fill(c: FakeCluster, upto: int) -> None:
         c.append("w", c.next_lsn, 0, 1, b"%d" % c.next_lsn)
 
 
+def fill_pages(c: FakeCluster, upto: int) -> list[int]:
+    """Pages of ten, and a list for the LSNs that are seen."""
+    fill(c, upto)
+    c.page_entries_max = 10
+    return []
+
+
 def fill_batches(c: FakeCluster, batches: int, size: int) -> None:
     from alpo.core.entries import join_payloads
 
@@ -86,9 +93,7 @@ async def test_wrong_arguments() -> None:
 
 async def test_the_end_is_fixed_by_the_first_page() -> None:
     async with fake_cluster() as c, alpo.connect(c.addresses) as log:
-        fill(c, 50)
-        c.page_entries_max = 10
-        seen = []
+        seen = fill_pages(c, 50)
         async for record in log.read():
             seen.append(record.lsn)
             fill(c, c.last_lsn + 1)
@@ -98,9 +103,7 @@ async def test_the_end_is_fixed_by_the_first_page() -> None:
 
 async def test_a_read_goes_on_at_another_server() -> None:
     async with fake_cluster() as c, alpo.connect(c.addresses) as log:
-        fill(c, 50)
-        c.page_entries_max = 10
-        seen = []
+        seen = fill_pages(c, 50)
         async for record in log.read():
             seen.append(record.lsn)
             if record.lsn == 15:
@@ -111,9 +114,7 @@ async def test_a_read_goes_on_at_another_server() -> None:
 
 async def test_a_server_that_is_behind_is_left() -> None:
     async with fake_cluster() as c, alpo.connect(c.addresses) as log:
-        fill(c, 30)
-        c.page_entries_max = 10
-        seen = []
+        seen = fill_pages(c, 30)
         async for record in log.read():
             seen.append(record.lsn)
             if record.lsn == 5:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -196,6 +197,12 @@ class Cluster:
             else:
                 port = self._network.ports[id] = free_port()
                 self.servers[id].spawn(port)
+
+    def lose(self, id: int) -> None:
+        """Kill this server, remove its disk, and start it with an empty one."""
+        self.servers[id].kill()
+        shutil.rmtree(self.servers[id].data)
+        self.start(id)
 
     async def newcomer(self, id: int, **options: Any) -> str:
         """Start a server that waits to be added, in the place of one of that id if there is one; its address.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -55,9 +54,7 @@ async def test_a_copy_that_differs_is_found_named_and_gone_with_its_disk(tmp_pat
             directories = [str(running.servers[id].data) for id in (leader, odd)]
             _, stdout, _ = await alpo("log", "diff", *directories, "--json")
             assert json.loads(stdout)["first_difference"] == record.id
-            await running.stop(odd)
-            shutil.rmtree(running.servers[odd].data)
-            running.start(odd)
+            running.lose(odd)
 
             def healed(found: dict[int, dict[str, Any]]) -> bool:
                 return len(found) == 3 and all(f["status"] == "VOTING" and f["diverged"] == [] for f in found.values())

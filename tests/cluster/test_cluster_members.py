@@ -55,9 +55,7 @@ async def test_a_lost_disk_comes_back_by_itself(tmp_path: Path, trimmed: bool) -
             await running.until("cleaned", lambda all_: all(fields["cleaned_id"] > 0 for fields in all_.values()))
         lost = running.others(leader)[0]
         async with serving(running):
-            running.servers[lost].kill()
-            shutil.rmtree(running.servers[lost].data)
-            running.start(lost)
+            running.lose(lost)
             await running.until("it votes again", lambda all_: votes(all_, lost))
         await running.level()
         await running.stop()
@@ -71,9 +69,7 @@ async def test_kill_9_in_the_middle_of_catching_up(tmp_path: Path) -> None:
         await fill(running, 10_000, 500, batch=20)
         lost = running.others(await running.leader())[0]
         async with serving(running):
-            running.servers[lost].kill()
-            shutil.rmtree(running.servers[lost].data)
-            running.start(lost)
+            running.lose(lost)
             for turn in range(3):
                 upto_id = random.randrange(500)
                 await running.until(

@@ -284,6 +284,13 @@ async def founded(r: Rig) -> Client:
     return client
 
 
+@asynccontextmanager
+async def lone(**config: Any) -> AsyncIterator[tuple[Host, str, Client]]:
+    """A running cluster of one: its server, the address, and a client that is connected."""
+    async with rig(**config) as r:
+        yield r.nodes[0], r.addresses[0], await founded(r)
+
+
 def create(name: str, nonce: bytes = b"n" * 16, **options: int) -> q.CreateLog:
     return q.CreateLog(1, name, nonce, LogOptions(**options), Settings().to_plain())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trio
-from node_rig import Client, append, founded, random_id, read, rig
+from node_rig import Client, append, founded, lone, random_id, read, rig
 from trio.testing import MockClock
 
 from alpo.node import pages
@@ -132,9 +132,8 @@ async def test_one_client_s_payloads_are_sought_among_hardly_more_entries_than_a
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "STRETCH_IDS", 16)
-    async with rig() as r:
-        client = await founded(r)
+    async with lone() as (node, _, client):
         await append_entries(client)
-        r.nodes[0].log.reads._traces = pages.Traces()  # nothing is known of them
+        node.log.reads._traces = pages.Traces()  # nothing is known of them
         page = await client.ask(ReadColumns(*read(start=1, client="nobody")))
         assert page.ids == b"" and BUSY_PAGE_ROWS < page.next_lsn <= BUSY_PAGE_ROWS + 16

@@ -6,7 +6,7 @@ import json
 
 import pytest
 import trio
-from node_rig import append, connect, founded, memory_of, random_id, read, rig, until, writer_of
+from node_rig import append, connect, lone, memory_of, random_id, read, rig, until, writer_of
 from visits import Visited, visit
 
 from alpo.core import requests as q
@@ -20,14 +20,12 @@ KIB, MIB = 1 << 10, 1 << 20
 @pytest.mark.trio
 async def test_what_appends_nothing_never_waits_behind_appends() -> None:
     """No connection can append while the disk hangs; requests that append nothing are answered."""
-    async with rig(limits=Limits(inflight_bytes_max=1 * MIB)) as r:
-        first = await founded(r)
-        node = r.nodes[0]
+    async with lone(limits=Limits(inflight_bytes_max=1 * MIB)) as (node, at, first):
         writer_of(node).held = True
-        other = await connect(r.addresses[0])
+        other = await connect(at)
         async with trio.open_nursery() as nursery:
             for _ in range(4):
-                client, id = await connect(r.addresses[0]), random_id()
+                client, id = await connect(at), random_id()
                 flood = [append(id, serial, b"z" * 8 * KIB) for serial in range(1, 501)]
                 nursery.start_soon(client.send, *flood)
             await until(lambda: node.driver.full and len(node.driver.room) == 4)
@@ -46,9 +44,8 @@ async def test_what_appends_nothing_never_waits_behind_appends() -> None:
 async def test_status_is_given_although_the_disk_answers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reads hang too: none gets a thread."""
     monkeypatch.setattr("alpo.node.report.DISK_S", 0.05)
-    async with rig() as r:
-        client = await founded(r)
-        report = r.nodes[0].report
+    async with lone() as (node, _, client):
+        report = node.report
         for _ in range(int(report._threads.total_tokens)):
             report._threads.acquire_on_behalf_of_nowait(object())
         told = await client.ask(w.Status(1))

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 import trio
-from node_rig import Client, Rig, append, connect, founded, memory_of, random_id, read, rig, until
+from node_rig import Client, Rig, append, connect, founded, lone, memory_of, random_id, read, rig, until
 from trio.testing import MockClock, wait_all_tasks_blocked
 from visits import visit
 
@@ -155,14 +155,13 @@ async def test_a_leader_leads_on_if_nobody_else_could(disk: Disk) -> None:
 
 @pytest.mark.trio
 async def test_an_error_of_a_read_is_raised_as_it_is() -> None:
-    async with rig() as r:
-        await founded(r)
+    async with lone() as (node, _, _):
 
         def fail(store: Store) -> int:
             raise StoreError("as it is")
 
         with pytest.raises(StoreError, match="as it is"):
-            await r.nodes[0].log.reads.disk.run(trio.CapacityLimiter(1), fail, memory_of(r.nodes[0]))
+            await node.log.reads.disk.run(trio.CapacityLimiter(1), fail, memory_of(node))
 
 
 @pytest.mark.trio

@@ -17,7 +17,7 @@ import trio
 from alpod import Serving, flags
 from hypothesis import given
 from hypothesis import strategies as st
-from node_rig import Client, connect_raw, founded, rig, until
+from node_rig import Client, connect_raw, lone, rig, until
 from ports import free_port
 from tls_kit import Open, certificates, security_of, tls_of
 
@@ -81,9 +81,7 @@ def kept() -> Iterator[None]:
 
 @pytest.mark.trio
 async def test_one_host_leaves_a_tenth_to_others_and_operators_have_more() -> None:
-    async with rig(limits=Limits(client_connections_max=10, operator_connections_max=2)) as r:
-        await founded(r)
-        at, node = r.addresses[0], r.nodes[0]
+    async with lone(limits=Limits(client_connections_max=10, operator_connections_max=2)) as (node, at, _):
         for _ in range(8):
             assert isinstance(await says(at, "alpo-python 1"), w.ServerHello)
         refused = await says(at, "alpo-python 1")
@@ -118,12 +116,11 @@ async def test_with_tls_an_operator_is_who_has_the_role(tmp_path: Path) -> None:
 @pytest.mark.trio
 async def test_those_turned_away_are_bounded_too() -> None:
     """Connections that are turned away stay open until they have read why; their number has a limit, too."""
-    async with rig(limits=Limits(client_connections_max=1, silent_connections_max=5)) as r:
-        await founded(r)
+    async with lone(limits=Limits(client_connections_max=1, silent_connections_max=5)) as (node, at, _):
         for _ in range(20):
             with contextlib.suppress(trio.BrokenResourceError):
-                await says(r.addresses[0], "alpo-python 1")
-            assert r.nodes[0].listener.silent <= 5
+                await says(at, "alpo-python 1")
+            assert node.listener.silent <= 5
 
 
 class Few(Serving):

@@ -160,7 +160,7 @@ async def test_each_log_has_its_metrics_and_the_server_has_its_own_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(site, "KEPT_S", 0.0)
-    async with rig(1, shelves=tmp_path) as found:
+    async with rig(shelves=tmp_path) as found:
         first = await founded(found)
         (node,) = found.nodes
         assert node.hosted is not None
@@ -194,7 +194,7 @@ async def test_many_logs_are_collected_in_several_passes(tmp_path: Path, monkeyp
     """Between two of them other tasks run: a scrape holds no append up for longer than one of eight logs."""
     passes: list[int] = []
 
-    async with rig(1, shelves=tmp_path) as found:
+    async with rig(shelves=tmp_path) as found:
         await founded(found)
         node = found.nodes[0]
         reports = [(1, "default", node.report), *((n, f"log{n}", node.report) for n in range(2, 22))]

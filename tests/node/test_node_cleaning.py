@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 import trio
-from node_rig import WAIT_S, Client, Rig, append, connect, founded, random_id, read, rig, until, writer_of
+from node_rig import WAIT_S, Client, Rig, append, connect, founded, lone, random_id, read, rig, until, writer_of
 
 from alpo.core import requests as q
 from alpo.core.entries import join_payloads
@@ -47,8 +47,7 @@ async def first_lsn(client: Client) -> int:
 
 @pytest.mark.trio
 async def test_nothing_below_a_trim_is_read_any_more_and_it_is_cleaned() -> None:
-    async with rig() as r:
-        client = await founded(r)
+    async with lone() as (node, _, client):
         await fill(client, 20)
         assert await first_lsn(client) == 1
         assert await client.ask(q.Trim(7, 11, False)) == q.Trimmed(7, 11)
@@ -60,7 +59,6 @@ async def test_nothing_below_a_trim_is_read_any_more_and_it_is_cleaned() -> None
                 page = await client.ask(read(**ask, linearizable=linearizable))
                 assert (lsns(page), page.first_lsn, page.end_lsn) == (list(range(11, 21)), 11, 20)
         assert await first_lsn(client) == 11
-        node = r.nodes[0]
         await until(lambda: node.replica.log.base_next_lsn == 11)
         assert node.log.store.read_entries(1, 99, 1 << 20) == []
         assert lsns(await client.ask(read())) == list(range(11, 21))
@@ -68,8 +66,7 @@ async def test_nothing_below_a_trim_is_read_any_more_and_it_is_cleaned() -> None
 
 @pytest.mark.trio
 async def test_a_trim_beyond_the_end_is_refused_with_the_extent() -> None:
-    async with rig() as r:
-        client = await founded(r)
+    async with lone() as (_, _, client):
         refused = await client.ask(q.Trim(1, 2, False))
         assert (refused.request, refused.code, refused.detail) == (1, Code.OUT_OF_RANGE, "1,0")
         await fill(client, 3)
@@ -85,8 +82,7 @@ async def test_a_trim_beyond_the_end_is_refused_with_the_extent() -> None:
 
 @pytest.mark.trio
 async def test_an_earlier_trim_that_went_further_stands() -> None:
-    async with rig() as r:
-        client = await founded(r)
+    async with lone() as (_, _, client):
         await fill(client, 9)
         assert await client.ask(q.Trim(1, 8, False)) == q.Trimmed(1, 8)
         assert await client.ask(q.Trim(2, 3, False)) == q.Trimmed(2, 8)
@@ -113,13 +109,12 @@ async def test_only_the_leader_takes_a_trim_and_all_servers_heed_it() -> None:
 
 @pytest.mark.trio
 async def test_a_batch_is_trimmed_in_the_middle() -> None:
-    async with rig() as r:
-        client = await founded(r)
+    async with lone() as (node, _, client):
         await fill(client, 3, each=4)
         await client.ask(q.Trim(1, 7, False))
         page = await client.ask(read())
         assert lsns(page) == list(range(7, 13)) and [row[6] for row in page.entries] == [2, 4]
-        await until(lambda: r.nodes[0].replica.log.base_next_lsn == 5)
+        await until(lambda: node.replica.log.base_next_lsn == 5)
         assert await first_lsn(client) == 7
         assert await client.ask(read()) == page
 
@@ -127,12 +122,11 @@ async def test_a_batch_is_trimmed_in_the_middle() -> None:
 @pytest.mark.trio
 async def test_a_follower_that_is_trimmed_past_is_told() -> None:
     """A reader below the trim is refused; a reader that waits at the log's end is not, as it has missed nothing."""
-    async with rig() as r:
-        client = await founded(r)
+    async with lone() as (node, at, client):
         await fill(client, 5)
-        behind, level = await connect(r.addresses[0]), await connect(r.addresses[0])
+        behind, level = await connect(at), await connect(at)
         await level.send(read(start=6, wait_ms=60_000))
-        await until(lambda: len(r.nodes[0].log.reads._pollers) == 1)
+        await until(lambda: len(node.log.reads._pollers) == 1)
         await client.ask(q.Trim(1, 6, False))
         refused = await behind.ask(read(start=3, wait_ms=60_000))
         assert (refused.code, refused.detail) == (Code.OUT_OF_RANGE, "6,5")
@@ -142,13 +136,12 @@ async def test_a_follower_that_is_trimmed_past_is_told() -> None:
 
 @pytest.mark.trio
 async def test_a_read_under_way_ends_with_out_of_range_when_cleaning_overtakes_it() -> None:
-    async with rig() as r:
-        client = await founded(r)
+    async with lone() as (node, _, client):
         await fill(client, 30)
         page = await client.ask(read(linearizable=True, bytes_max=1))
         assert lsns(page) == [1]
         await client.ask(q.Trim(1, 21, False))
-        await until(lambda: r.nodes[0].replica.log.base_next_lsn == 21)
+        await until(lambda: node.replica.log.base_next_lsn == 21)
         refused = await client.ask(read(start=page.next_lsn, end=page.end_lsn, wait_ms=1000))
         assert (refused.code, refused.detail) == (Code.OUT_OF_RANGE, "21,30")
 

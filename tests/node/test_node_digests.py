@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from node_rig import WAIT_S, Client, append, connect, founded, memory_of, random_id, rig, until, writer_of
+from node_rig import WAIT_S, Client, append, connect, founded, lone, memory_of, random_id, rig, until, writer_of
 
 from alpo.core import requests as q
 from alpo.core.entries import Entry, Kind, seal
@@ -96,9 +96,8 @@ async def test_one_request_costs_only_so_much(
     monkeypatch.setattr(compare, name, most)
     monkeypatch.setattr(compare, "PIECE_BYTES", 1)
 
-    async with rig() as r:
-        client = await founded(r)
-        entries = await filled(client, r.nodes[0], 20, b"")
+    async with lone() as (node, _, client):
+        entries = await filled(client, node, 20, b"")
         got = await client.ask(w.RangeDigest(1, 3, 1 << 62))
         assert got == answer(1, entries[2 : 2 + covers])
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 import trio
-from node_rig import Client, connect, founded, rig, until, writer_of
+from node_rig import Client, connect, lone, rig, until, writer_of
 
 from alpo.core.requests import Code
 from alpo.node.driver import Driver
@@ -98,8 +98,7 @@ def test_a_clock_that_is_set_back_silences_nobody() -> None:
 
 @pytest.mark.trio
 async def test_events_are_served_newest_first_in_pages() -> None:
-    async with rig(1) as r:
-        client = await founded(r)
+    async with lone() as (_, _, client):
         found = await events_of(client)
         names = [name for _, name, _ in found]
         assert [number for number, _, _ in found] == list(range(1, len(found) + 1))
@@ -116,13 +115,12 @@ async def test_events_are_served_newest_first_in_pages() -> None:
 
 @pytest.mark.trio
 async def test_a_store_that_cannot_be_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with rig(1) as r:
-        client = await founded(r)
+    async with lone() as (node, _, client):
 
         def broken(before: int, count: int) -> list[EventRow]:
             raise StoreError("alpo.db: no")
 
-        monkeypatch.setattr(r.nodes[0].log.store, "read_events", broken)
+        monkeypatch.setattr(node.log.store, "read_events", broken)
         answer = await client.ask(w.ListEvents(1, 0, 5))
         assert (answer.code, answer.detail) == (Code.NOT_READY, "this server's store cannot be read: alpo.db: no")
 
@@ -147,14 +145,13 @@ async def test_an_election_leaves_its_steps_on_every_server() -> None:
 
 @pytest.mark.trio
 async def test_a_slow_disk_is_an_event() -> None:
-    async with rig(1, election_timeout_s=0.4, heartbeat_s=0.05) as r:
-        client = await founded(r)
-        writer = writer_of(r.nodes[0])
+    async with lone(election_timeout_s=0.4, heartbeat_s=0.05) as (node, _, client):
+        writer = writer_of(node)
         assert writer.slow_s == pytest.approx(0.1)
         await trio.to_thread.run_sync(writer.slow, "commit", 0.25, 12)
 
         def seen() -> bool:
-            return any(e.name == "slow_fsync" for e in r.nodes[0].log.store.read_events(0, 1000))
+            return any(e.name == "slow_fsync" for e in node.log.store.read_events(0, 1000))
 
         await until(seen)
         fields = next(fields for _, name, fields in await events_of(client) if name == "slow_fsync")

@@ -12,7 +12,7 @@ import trio
 from frame_samples import OTHERS, OTHERS_5
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from node_rig import append, connect, connect_raw, founded, random_id, read, rig
+from node_rig import append, connect, connect_raw, lone, random_id, read, until
 
 from alpo.core import messages as m
 from alpo.core import requests as q
@@ -98,14 +98,13 @@ async def send_bad(node: Host, address: str, rng: random.Random) -> None:
 
 @pytest.mark.trio
 async def test_no_request_of_the_wire_ends_the_server() -> None:
-    async with rig() as r:
-        await founded(r)
+    async with lone() as (_, address, _):
         for framed in client_frames():
-            client = await connect(r.addresses[0])
+            client = await connect(address)
             with contextlib.suppress(trio.BrokenResourceError):  # the server may have closed it at the first bytes
                 await client.stream.send_all(framed)
                 await client.stream.send_eof()
-        client = await connect(r.addresses[0])
+        client = await connect(address)
         assert isinstance(await client.ask(append(random_id(), 1, b"still here")), q.Appended)
 
 
@@ -114,10 +113,9 @@ async def test_no_request_of_the_wire_ends_the_server() -> None:
 @given(seed=st.integers(0, 2**32))
 async def test_whatever_comes_in_the_server_keeps_serving(seed: int) -> None:
     rng = random.Random(seed)
-    async with rig() as r:
-        await founded(r)
+    async with lone() as (node, at, _):
         for _ in range(FRAMES):
-            await send_bad(r.nodes[0], r.addresses[0], rng)
-        client = await connect(r.addresses[0])
-        await r.leader()
+            await send_bad(node, at, rng)
+        client = await connect(at)
+        await until(lambda: node.replica.serves)
         assert isinstance(await client.ask(append(random_id(), 1, b"still here")), q.Appended)

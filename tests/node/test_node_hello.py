@@ -10,7 +10,7 @@ import msgpack  # type: ignore[import-untyped]
 import pytest
 import trio
 import trio.testing
-from node_rig import Client, append, connect, connect_raw, founded, random_id, rig, until
+from node_rig import Client, append, connect, connect_raw, lone, random_id, rig, until
 
 from alpo.core import messages as m
 from alpo.core import requests as q
@@ -73,14 +73,13 @@ async def still_serves(address: str) -> None:
     ],
 )
 async def test_a_wrong_beginning_is_told_and_closed(data: bytes, words: str) -> None:
-    async with rig() as r:
-        await founded(r)
-        client = await connect_raw(r.addresses[0])
+    async with lone() as (_, at, _):
+        client = await connect_raw(at)
         await client.stream.send_all(data)
         problem = await told(client)
         assert problem.code == Code.INVALID
         assert words in problem.text
-        await still_serves(r.addresses[0])
+        await still_serves(at)
 
 
 @pytest.mark.trio
@@ -92,20 +91,17 @@ async def test_silence_ends_after_the_hello_timeout() -> None:
 
 @pytest.mark.trio
 async def test_a_client_names_the_right_cluster_or_none() -> None:
-    async with rig() as r:
-        await founded(r)
-        cluster = r.nodes[0].replica.cluster
-        client = await connect(r.addresses[0], cluster)
+    async with lone() as (node, at, _):
+        cluster = node.replica.cluster
+        client = await connect(at, cluster)
         assert client.hello is not None and client.hello.cluster == cluster
-        assert client.hello.leader == 1 and client.hello.members == ((1, r.addresses[0]),)
+        assert client.hello.leader == 1 and client.hello.members == ((1, at),)
 
 
 @pytest.mark.trio
 async def test_a_peer_without_cluster_gets_first_start_answers_and_nothing_else() -> None:
-    async with rig() as r:
-        await founded(r)
-        node = r.nodes[0]
-        peer = await connect_raw(r.addresses[0])
+    async with lone() as (node, at, _):
+        peer = await connect_raw(at)
         answer = await peer.greet(peer_hello())
         assert isinstance(answer, w.PeerHello) and answer.cluster == node.replica.cluster
         me = Identity(2, b"p" * 16)
@@ -119,30 +115,26 @@ async def test_a_peer_without_cluster_gets_first_start_answers_and_nothing_else(
         canvass = m.CanvassRequest(1, 1, Rank(0, 0, 0, 2), False)
         await peer.stream.send_all(encode_envelope(question._replace(message=canvass)))
         assert "first-start messages only" in (await told(peer)).text
-        await still_serves(r.addresses[0])
+        await still_serves(at)
 
 
 @pytest.mark.trio
 async def test_a_peer_speaks_for_itself_only() -> None:
-    async with rig() as r:
-        await founded(r)
-        node = r.nodes[0]
-        peer = await connect_raw(r.addresses[0])
+    async with lone() as (node, at, _):
+        peer = await connect_raw(at)
         assert isinstance(await peer.greet(peer_hello(node.replica.cluster, node.us.me)), w.PeerHello)
         forged = m.Envelope(node.replica.cluster, Identity(3, b"q" * 16), node.us.me, m.HandOver(1))
         await peer.stream.send_all(encode_envelope(forged))
         assert "a message of 3 on the connection of 2" in (await told(peer)).text
-        await still_serves(r.addresses[0])
+        await still_serves(at)
 
 
 @pytest.mark.trio
 async def test_of_two_connections_of_one_peer_the_newer_stands() -> None:
-    async with rig() as r:
-        await founded(r)
-        node = r.nodes[0]
-        first = await connect_raw(r.addresses[0])
+    async with lone() as (node, at, _):
+        first = await connect_raw(at)
         await first.greet(peer_hello(node.replica.cluster, node.us.me))
-        second = await connect_raw(r.addresses[0])
+        second = await connect_raw(at)
         await second.greet(peer_hello(node.replica.cluster, node.us.me))
         assert await first.receive() is None
         assert len(node.routes.accepted) == 1
@@ -151,11 +143,9 @@ async def test_of_two_connections_of_one_peer_the_newer_stands() -> None:
 @pytest.mark.trio
 async def test_a_connection_given_up_earlier_does_not_end_the_live_one() -> None:
     """Hellos that waited during a pause are read in any order: the connection accepted last is the live one."""
-    async with rig() as r:
-        await founded(r)
-        node = r.nodes[0]
-        given_up = [await connect_raw(r.addresses[0]) for _ in range(3)]
-        live = await connect_raw(r.addresses[0])
+    async with lone() as (node, at, _):
+        given_up = [await connect_raw(at) for _ in range(3)]
+        live = await connect_raw(at)
         assert isinstance(await live.greet(peer_hello(node.replica.cluster, node.us.me)), w.PeerHello)
         for each in given_up:
             await each.greet(peer_hello(node.replica.cluster, node.us.me))
@@ -175,11 +165,10 @@ async def still_answers(peer: Client) -> None:
 
 @pytest.mark.trio
 async def test_those_turned_away_are_in_the_status() -> None:
-    async with rig() as r:
-        client = await founded(r)
-        peer = await connect_raw(r.addresses[0])
+    async with lone() as (node, at, client):
+        peer = await connect_raw(at)
         await peer.greet(peer_hello(OTHER))
-        await until(lambda: bool(r.nodes[0].listener.strangers.fields()))
+        await until(lambda: bool(node.listener.strangers.fields()))
         fields = (await client.ask(w.Status(1))).fields
         assert [p for p in fields["problems"] if "cluster 6f6f" in p]
         (told,) = fields["strangers"]
@@ -307,14 +296,12 @@ async def test_an_address_that_nobody_can_have_is_refused(address: str) -> None:
 @pytest.mark.parametrize("step", [q.MemberStep.ADD, q.MemberStep.REPLACE])
 async def test_no_change_of_members_takes_such_an_address(address: str, step: q.MemberStep) -> None:
     """Whatever program asks for it, and at once."""
-    async with rig() as r:
-        await founded(r)
-        client = await connect(r.addresses[0])
+    async with lone() as (node, at, client):
         answer = await client.ask(q.ChangeMember(7, step, 1, address, 0))
         assert isinstance(answer, w.RequestRefused) and answer.code is Code.CANNOT_CHANGE, answer
         assert answer.detail.startswith(f'"{address}": must be ')
-        assert [member.address for member in r.nodes[0].replica.members.latest.replicas] == r.addresses[:1]
-        await still_serves(r.addresses[0])
+        assert [member.address for member in node.replica.members.latest.replicas] == [at]
+        await still_serves(at)
 
 
 @pytest.mark.trio

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 import trio
-from node_rig import append, connect, connect_raw, founded, random_id, read, rig, until, writer_of
+from node_rig import append, connect, connect_raw, lone, random_id, read, rig, until, writer_of
 
 from alpo.core import requests as q
 from alpo.core.entries import join_payloads
@@ -24,8 +24,7 @@ MIB = 1 << 20
 
 @pytest.mark.trio
 async def test_a_payload_over_the_limit_is_refused_and_nothing_of_its_frame_taken() -> None:
-    async with rig(settings=Settings(payload_bytes_max=100, batch_bytes_max=150)) as r:
-        client = await founded(r)
+    async with lone(settings=Settings(payload_bytes_max=100, batch_bytes_max=150)) as (_, _, client):
         id = random_id()
         refused = await client.ask(append(id, 1, b"fits", b"x" * 101))
         assert (refused.code, refused.number, refused.serial, refused.count) == (Code.TOO_LARGE, 100, 1, 2)
@@ -58,10 +57,8 @@ async def test_a_frame_holds_the_largest_batch_whatever_the_cluster_says_that_is
 async def test_a_flood_waits_outside_while_the_disk_does_not_answer() -> None:
     """Bytes in flight stop at the limit, plus what one receive brings for each connection. No append is lost."""
     limit = 1 * MIB
-    async with rig(limits=Limits(inflight_bytes_max=limit)) as r:
-        await founded(r)
-        node = r.nodes[0]
-        clients = [await connect(r.addresses[0]) for _ in range(4)]
+    async with lone(limits=Limits(inflight_bytes_max=limit)) as (node, at, _):
+        clients = [await connect(at) for _ in range(4)]
         ids = [random_id() for _ in clients]
         writer_of(node).held = True
         async with trio.open_nursery() as nursery:
@@ -101,9 +98,7 @@ async def until_waited_for(link: Link) -> None:
 
 @pytest.mark.trio
 async def test_a_connection_with_too_many_unanswered_is_not_read() -> None:
-    async with rig(limits=Limits(connection_inflight_max=10)) as r:
-        client = await founded(r)
-        node = r.nodes[0]
+    async with lone(limits=Limits(connection_inflight_max=10)) as (node, at, client):
         writer_of(node).held = True
         id = random_id()
         for serial in range(1, 11):
@@ -111,7 +106,7 @@ async def test_a_connection_with_too_many_unanswered_is_not_read() -> None:
         (served,) = node.listener.clients
         await until(lambda: served.appends == 10)
         await client.send(append(id, 11, b"x"))
-        other = await connect(r.addresses[0])
+        other = await connect(at)
         assert isinstance(await other.ask(w.Status(1)), w.StatusAnswer)
         assert served.appends == 10
         writer_of(node).release()
@@ -122,13 +117,11 @@ async def test_a_connection_with_too_many_unanswered_is_not_read() -> None:
 
 @pytest.mark.trio
 async def test_a_client_that_does_not_read_its_pages_costs_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with rig(limits=Limits(client_outbox_bytes_high=64 * KIB, page_bytes_max=256 * KIB)) as r:
-        client = await founded(r)
-        node = r.nodes[0]
+    async with lone(limits=Limits(client_outbox_bytes_high=64 * KIB, page_bytes_max=256 * KIB)) as (node, at, client):
         id = random_id()
         for serial in range(1, 17):
             assert isinstance(await client.ask(append(id, serial, b"p" * 512 * KIB)), q.Appended)
-        lazy = await connect(r.addresses[0])
+        lazy = await connect(at)
         *_, served = node.listener.clients
         queued = queued_from_now_on(served.link, monkeypatch)
         await lazy.send(*(read(n) for n in range(60)))
@@ -142,9 +135,7 @@ async def test_a_client_that_does_not_read_its_pages_costs_bounded_memory(monkey
 
 @pytest.mark.trio
 async def test_a_client_that_does_not_read_its_answers_is_not_read_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with rig(limits=Limits(client_outbox_bytes_high=4 * KIB)) as r:
-        client = await founded(r)
-        node = r.nodes[0]
+    async with lone(limits=Limits(client_outbox_bytes_high=4 * KIB)) as (node, at, client):
         (served,) = node.listener.clients
         queued = queued_from_now_on(served.link, monkeypatch)
         async with trio.open_nursery() as nursery:
@@ -157,7 +148,7 @@ async def test_a_client_that_does_not_read_its_answers_is_not_read_either(monkey
             served.link._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * KIB)
             nursery.start_soon(ask_for_ever)
             await until_waited_for(served.link)
-            other = await connect(r.addresses[0])
+            other = await connect(at)
             assert isinstance(await other.ask(append(random_id(), 1, b"x")), q.Appended)
             assert 4 * KIB < max(queued) < 1 * MIB
             nursery.cancel_scope.cancel()
@@ -165,8 +156,7 @@ async def test_a_client_that_does_not_read_its_answers_is_not_read_either(monkey
 
 @pytest.mark.trio
 async def test_too_many_numbered_requests_are_refused() -> None:
-    async with rig(limits=Limits(connection_requests_max=3)) as r:
-        client = await founded(r)
+    async with lone(limits=Limits(connection_requests_max=3)) as (_, _, client):
         await client.send(*(read(n, start=1, wait_ms=60_000) for n in range(3)))
         refused = await client.ask(w.Status(9))
         assert (refused.request, refused.code) == (9, Code.OVERLOADED)
@@ -174,14 +164,12 @@ async def test_too_many_numbered_requests_are_refused() -> None:
 
 @pytest.mark.trio
 async def test_one_client_too_many_is_told_and_peers_have_their_own_slots() -> None:
-    async with rig(limits=Limits(client_connections_max=2)) as r:
-        first = await founded(r)
-        await connect(r.addresses[0])
-        third = await connect_raw(r.addresses[0])
+    async with lone(limits=Limits(client_connections_max=2)) as (node, at, first):
+        await connect(at)
+        third = await connect_raw(at)
         problem = await third.greet(w.ClientHello(w.VERSION, b"", "test"))
         assert isinstance(problem, w.Problem) and problem.code == Code.OVERLOADED
-        node = r.nodes[0]
-        peer = await connect_raw(r.addresses[0])
+        peer = await connect_raw(at)
         hello = w.PeerHello(
             w.VERSION, node.replica.cluster, 2, b"p" * 16, "127.0.0.1:1", 1, node.us.me.incarnation, 1, 0, (1, 5, 1)
         )
@@ -189,7 +177,7 @@ async def test_one_client_too_many_is_told_and_peers_have_their_own_slots() -> N
         assert Identity(2, b"p" * 16) in node.routes.accepted
         await trio.aclose_forcefully(first.stream)
         await until(lambda: len(node.listener.clients) == 1)
-        await connect(r.addresses[0])
+        await connect(at)
 
 
 @pytest.mark.trio
@@ -217,24 +205,21 @@ async def test_made_up_servers_keep_no_member_out() -> None:
 @pytest.mark.trio
 async def test_two_thousand_idle_connections_keep_nobody_out() -> None:
     """The oldest silent connections are closed for new ones; a connection that says hello is served."""
-    async with rig(limits=Limits(silent_connections_max=100)) as r:
-        client = await founded(r)
+    async with lone(limits=Limits(silent_connections_max=100)) as (node, at, client):
         id = random_id()
         for n in range(2000):
-            await connect_raw(r.addresses[0])
+            await connect_raw(at)
             if n % 500 == 0:
-                newcomer = await connect(r.addresses[0])
+                newcomer = await connect(at)
                 assert isinstance(await newcomer.ask(w.Status(1)), w.StatusAnswer)
         assert isinstance(await client.ask(append(id, 1, b"x")), q.Appended)
-        assert len(r.nodes[0].listener._silent) <= 100
+        assert len(node.listener._silent) <= 100
 
 
 @pytest.mark.trio
 async def test_a_client_that_goes_in_the_middle_of_a_frame_leaves_nothing_behind() -> None:
-    async with rig() as r:
-        await founded(r)
-        node = r.nodes[0]
-        gone = await connect(r.addresses[0])
+    async with lone() as (node, at, _):
+        gone = await connect(at)
         await gone.stream.send_all(encode(append(random_id(), 1, b"x" * 1000))[:500])
         await trio.aclose_forcefully(gone.stream)
         await until(lambda: len(node.listener.clients) == 1)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import trio
-from node_rig import Client, Rig, append, connect, connect_raw, create, founded, random_id, read, rig, until
+from node_rig import Client, Rig, append, connect, connect_raw, create, founded, lone, random_id, read, rig, until
 
 from alpo.core import requests as q
 from alpo.core.ready import Alarm
@@ -77,11 +77,10 @@ async def test_a_log_of_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.trio
 async def test_a_name_that_no_log_has() -> None:
-    async with rig() as r:
-        await founded(r)
-        refused = await (await connect_raw(r.addresses[0])).greet(w.ClientHello(w.VERSION, b"", "test", "billing"))
+    async with lone() as (_, at, _):
+        refused = await (await connect_raw(at)).greet(w.ClientHello(w.VERSION, b"", "test", "billing"))
         assert refused == w.Problem(Code.NO_SUCH_LOG, "there is no log billing on this server")
-        assert (await connect(r.addresses[0], log="default")).hello.number == 1  # type: ignore[union-attr]
+        assert (await connect(at, log="default")).hello.number == 1  # type: ignore[union-attr]
 
 
 @pytest.mark.trio
@@ -314,7 +313,7 @@ async def test_a_log_at_its_bytes_max_beside_one_that_is_not(tmp_path: Path, mon
 
 @pytest.mark.trio
 async def test_a_quota_of_one_log_holds_up_no_client_of_another(tmp_path: Path) -> None:
-    async with rig(1, shelves=tmp_path) as r:
+    async with rig(shelves=tmp_path) as r:
         first = await founded(r)
         await first.ask(create("billing"))
         driver = (await led(r, 2)).hosted.running[2].server.driver  # type: ignore[union-attr]

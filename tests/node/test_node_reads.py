@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 from next_version import NEXT, speak_next
-from node_rig import append, connect, founded, random_id, read, rig, until, writer_of
+from node_rig import append, connect, lone, random_id, read, rig, until, writer_of
 
 from alpo.core import requests as q
 from alpo.core.requests import Code
@@ -24,8 +24,7 @@ async def test_nothing_is_read_before_the_first_start() -> None:
 
 @pytest.mark.trio
 async def test_a_read_beyond_the_end_is_refused_with_the_extent() -> None:
-    async with rig() as r:
-        client = await founded(r)
+    async with lone() as (_, _, client):
         await client.ask(append(random_id(), 1, b"a", b"b"))
         for linearizable in (False, True):
             refused = await client.ask(read(start=4, linearizable=linearizable))
@@ -36,9 +35,8 @@ async def test_a_read_beyond_the_end_is_refused_with_the_extent() -> None:
 
 @pytest.mark.trio
 async def test_a_long_poll_is_answered_when_there_is_something() -> None:
-    async with rig() as r:
-        client = await founded(r)
-        pollers = [await connect(r.addresses[0]) for _ in range(20)]
+    async with lone() as (node, at, client):
+        pollers = [await connect(at) for _ in range(20)]
         for n, poller in enumerate(pollers):
             await poller.send(read(n, start=2 if n % 2 else 1, wait_ms=30_000))
         id = random_id()
@@ -51,14 +49,13 @@ async def test_a_long_poll_is_answered_when_there_is_something() -> None:
         for n, poller in enumerate(pollers):
             if n % 2:
                 assert [row[7] for row in (await poller.receive()).entries] == [b"second"]
-        assert not r.nodes[0].log.reads._pollers
+        assert not node.log.reads._pollers
 
 
 @pytest.mark.trio
 async def test_a_long_poll_ends_with_an_empty_page() -> None:
     """A poll far beyond the end gets an empty page, too: a server that is behind does not refuse such an LSN."""
-    async with rig() as r:
-        client = await founded(r)
+    async with lone() as (_, _, client):
         page = await client.ask(read(start=1, wait_ms=10))
         assert (page.entries, page.next_lsn, page.end_lsn) == ([], 1, 0)
         page = await client.ask(read(start=9, wait_ms=10))
@@ -67,11 +64,10 @@ async def test_a_long_poll_ends_with_an_empty_page() -> None:
 
 @pytest.mark.trio
 async def test_a_poll_ends_with_its_connection() -> None:
-    async with rig() as r:
-        await founded(r)
-        poller = await connect(r.addresses[0])
+    async with lone() as (node, at, _):
+        poller = await connect(at)
         await poller.send(read(start=1, wait_ms=60_000))
-        reads = r.nodes[0].log.reads
+        reads = node.log.reads
         await until(lambda: len(reads._pollers) == 1)
         await trio.aclose_forcefully(poller.stream)
         await until(lambda: not reads._pollers)
@@ -79,16 +75,15 @@ async def test_a_poll_ends_with_its_connection() -> None:
 
 @pytest.mark.trio
 async def test_a_page_shows_nothing_that_is_not_on_disk() -> None:
-    async with rig() as r:
-        client = await founded(r)
+    async with lone() as (node, at, client):
         id = random_id()
         await client.ask(append(id, 1, b"durable"))
-        writer_of(r.nodes[0]).held = True
+        writer_of(node).held = True
         await client.send(append(id, 2, b"not yet"))
-        other = await connect(r.addresses[0])
+        other = await connect(at)
         page = await other.ask(read())
         assert [row[7] for row in page.entries] == [b"durable"]
-        writer_of(r.nodes[0]).release()
+        writer_of(node).release()
         assert list((await client.receive()).lsns) == [2]
         page = await other.ask(read(linearizable=True))
         assert [row[7] for row in page.entries] == [b"durable", b"not yet"]
@@ -114,9 +109,8 @@ async def test_every_server_of_three_serves_what_was_answered() -> None:
 @pytest.mark.trio
 async def test_a_client_of_any_version_reads_runs(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     speak_next(monkeypatch)
-    async with rig() as r:
-        await founded(r)
-        client = await connect(r.addresses[0], version=version)
+    async with lone() as (_, at, _):
+        client = await connect(at, version=version)
         empty = await client.ask(ReadColumns(*read()))
         assert unpack_page(empty).appends() == []
         id = random_id()

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 import trio
 import trio.testing
-from node_rig import connect, founded, random_id, rig, until, writer_of
+from node_rig import connect, founded, lone, random_id, rig, until, writer_of
 
 from alpo.core import requests as q
 from alpo.core.messages import Room
@@ -146,9 +146,8 @@ async def test_a_status_without_the_sizes_that_cannot_be_read(monkeypatch: pytes
     def fails() -> int:
         raise StoreError("alpo.db: Input/output error")
 
-    async with rig() as r:
-        await founded(r)
-        monkeypatch.setattr(r.nodes[0].log.store, "size_bytes", fails)
-        fields = (await (await connect(r.addresses[0])).ask(w.Status(1))).fields
+    async with lone() as (node, at, _):
+        monkeypatch.setattr(node.log.store, "size_bytes", fails)
+        fields = (await (await connect(at)).ask(w.Status(1))).fields
         assert fields["reachable"] and "disk_bytes" not in fields
         assert fields["damage"] == ["the sizes of its data file cannot be read: alpo.db: Input/output error"]

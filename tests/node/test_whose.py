@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from node_rig import append, founded, memory_of, read, rig
+from node_rig import append, lone, memory_of, read
 
 from alpo.core import requests as q
 from alpo.core.disk import Write
@@ -320,13 +320,11 @@ async def test_a_server_looks_in_steps_of_which_none_is_long(monkeypatch: pytest
     start is looked through by and by."""
     monkeypatch.setattr(reads, "LOOK_SHARE", 0)
     monkeypatch.setattr(pages, "TAIL_ENTRIES_MAX", 0)
-    async with rig() as r:
-        client = await founded(r)
+    async with lone() as (node, _, client):
         first, other = random_client(1, 1), random_client(1, 2)
         for name, number in ((first, 2), (other, 30)):
             for serial in range(1, number + 1):
                 assert isinstance(await client.ask(append(name, serial, b"%d" % serial)), q.Appended)
-        node = r.nodes[0]
         steps: list[int] = []
         run, heads = node.log.reads.disk.run, memory_of(node).read_heads
 

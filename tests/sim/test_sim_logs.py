@@ -19,7 +19,7 @@ def test_every_check_holds(seed: int) -> None:
 def test_logs_are_created_written_and_deleted_under_faults() -> None:
     """Else the checks would hold of nothing."""
     founded = deleted = acknowledged = lost = failed = 0
-    for seed in (3, 5, 10, 11):
+    for seed in (8, 11, 6, 10):
         world = LogsWorld(draw(seed, seconds=15))
         verdict = run_world(world)
         assert verdict.ok, verdict
@@ -28,7 +28,7 @@ def test_logs_are_created_written_and_deleted_under_faults() -> None:
         acknowledged += sum(log.history.acknowledged for log in world.logs.values())
         lost += world.faults.counts.get("lose store", 0)
         failed += world.faults.counts.get("fail log", 0)
-    assert founded > 8 and deleted > 4 and acknowledged > 100 and lost and failed
+    assert founded > 8 and deleted > 4 and acknowledged > 100 and lost > 1 and failed > 1
 
 
 def test_a_seed_runs_alike_each_time() -> None:

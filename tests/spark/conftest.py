@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from alpo_command import Alpo
-from ports import free_port
+from alpo_command import Alpo, cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,8 +51,5 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture
 def alpo(tmp_path: Path) -> Iterator[Alpo]:
     """Two servers: an archive is checked against a second one."""
-    where = ["--dir", str(tmp_path / "cluster")]
-    base = str(free_port(2))
-    done = Alpo().run("cluster", "start", *where, "--size", "2", "--base-port", base, "--detach")
-    yield Alpo(done.stdout.decode().strip())
-    Alpo().run("cluster", "stop", *where, code=None)
+    with cluster(tmp_path / "cluster", 2) as alpo:
+        yield alpo

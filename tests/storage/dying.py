@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 
@@ -52,6 +54,17 @@ def die_at(step: int, body: Callable[[], None]) -> bool:
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def killed_after(lines: int, program: str, *words: object) -> list[int]:
+    """The numbers in the last whole line of a Python ``program`` that is killed after so many ``lines``."""
+    command = [sys.executable, "-c", program, *map(str, words), str(Path(__file__).parent)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        said = [child.stdout.readline() for _ in range(lines)]
+        child.kill()
+        said += child.stdout.readlines()
+    return [int(word) for word in [line for line in said if line.endswith("\n")][-1].split()]
 
 
 def steps_of(body: Callable[[], None], check: Callable[[], bool]) -> list[bool]:

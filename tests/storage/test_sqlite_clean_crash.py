@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from dying import killed_after
 from store_kit import SERVER, LogBuilder, SqliteBench, base_of, cleaning, row, table, write
 
 from alpo.core.disk import Boot
@@ -176,15 +175,7 @@ while True:
 
 def test_kill_9_between_cleanings_loses_nothing_that_was_reported(tmp_path: Path) -> None:
     for _ in range(6):
-        with subprocess.Popen(
-            [sys.executable, "-c", _CLEANER, str(tmp_path), str(Path(__file__).parent)],
-            stdout=subprocess.PIPE, text=True,
-        ) as child:
-            assert child.stdout is not None
-            lines = [child.stdout.readline() for _ in range(25)]
-            child.kill()
-            lines += child.stdout.readlines()
-        group, base = (int(word) for word in [line for line in lines if line.endswith("\n")][-1].split())
+        group, base = killed_after(25, _CLEANER, tmp_path)
         store = SqliteStore.open(tmp_path, SERVER)
         boot, entries = store.boot(), list(store.replay(1))
         assert store._db.execute("PRAGMA integrity_check").fetchone() == ("ok",)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from dying import killed_after
 from store_kit import SERVER, LogBuilder, SqliteBench, row, table, write
 
 from alpo.storage.interface import StoreFull
@@ -48,15 +49,7 @@ while True:
 
 def test_kill_9_loses_nothing_that_was_reported(tmp_path: Path) -> None:
     for _ in range(6):
-        with subprocess.Popen(
-            [sys.executable, "-c", _COMMITTER, str(tmp_path), str(Path(__file__).parent)],
-            stdout=subprocess.PIPE, text=True,
-        ) as child:
-            assert child.stdout is not None
-            lines = [child.stdout.readline() for _ in range(9)]
-            child.kill()
-            lines += child.stdout.readlines()
-        groups, term = (int(word) for word in [line for line in lines if line.endswith("\n")][-1].split())
+        groups, term = killed_after(9, _COMMITTER, tmp_path)
         store = SqliteStore.open(tmp_path, SERVER)
         boot, entries = store.boot(), list(store.replay(1))
         store.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -60,9 +59,7 @@ async def hand_over(log: Log, id: int) -> None:
 
 
 async def lose_disk(running: Cluster, id: int) -> None:
-    running.servers[id].kill()
-    shutil.rmtree(running.servers[id].data)
-    running.start(id)
+    running.lose(id)
     await running.until(f"server {id} votes again", lambda found: votes(found, id))
 
 
