@@ -11,7 +11,7 @@ goes on when its leader's replica ends alone, with the host and the other logs a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -547,9 +547,9 @@ class LogsWorld(World):
 
     def _demand_hosted(self) -> None:
         ends_us = self.now_us + HOSTED_WITHIN_US
-        while not self.run_until(min(self.now_us + SECOND, ends_us), lambda: not self.missing()):
+        while not self.run_until(min(self.now_us + SECOND, ends_us), lambda: next(self.missing(), "") == ""):
             if self.now_us >= ends_us:
-                raise Broken("no progress", f"hosted logs are not as they should be: {self.missing()}")
+                raise Broken("no progress", f"hosted logs are not as they should be: {list(self.missing())}")
 
     def _demand_without_leader(self) -> None:
         """End the replica that leads one log, with its host up, and demand that the others go on."""
@@ -562,32 +562,32 @@ class LogsWorld(World):
                 self._demand_hosted()
                 return
 
-    def missing(self) -> list[str]:
+    def missing(self) -> Iterator[str]:
         """A sentence for each log that is not yet as it should be."""
-        leader, said = self.leader(), []
+        leader = self.leader()
         if leader is None:
-            return ["nobody leads the first log"]
+            yield "nobody leads the first log"
+            return
         wanted = {member.id for member in leader.members.latest.replicas}
         for log in self.live():
             top = log.leader()
             if log.early_lost and top is None:
                 continue
             if top is None:
-                said.append(f"nobody leads log {log.number}")
+                yield f"nobody leads log {log.number}"
             elif {member.id for member in top.members.latest.replicas} != wanted:
-                said.append(f"log {log.number} has other members than the first")
+                yield f"log {log.number} has other members than the first"
             elif top.me.id != (best := self.directory.should_lead(log.number, top.members.latest)):
-                said.append(f"log {log.number} is led by {top.me.id}, and not by {best}")
+                yield f"log {log.number} is led by {top.me.id}, and not by {best}"
         for id, stores in self._stores.items():
             if self.up(id) and id in wanted:
-                said += [f"server {id} keeps deleted log {n}" for n in stores if self.directory.now.get(n) is None]
-                said += [f"server {id} has no store of log {row.number}" for row in self.directory.now.logs
-                         if row.number not in stores]
+                yield from (f"server {id} keeps deleted log {n}" for n in stores if self.directory.now.get(n) is None)
+                yield from (f"server {id} has no store of log {row.number}" for row in self.directory.now.logs
+                            if row.number not in stores)
         if not self._lost_some:  # else there may be too few to tell of the deletion
             hosting = self.hostings[leader.me.id]
-            said += [f"the deletion of log {gone.number} is not done" for gone in self.directory.now.deleted
-                     if hosting.deleting(gone)]
-        return said
+            yield from (f"the deletion of log {gone.number} is not done" for gone in self.directory.now.deleted
+                        if hosting.deleting(gone))
 
 
 def draw(seed: int, *, servers: int | None = None, seconds: int = 60) -> Options:
