@@ -52,6 +52,16 @@ class Acceptance:
             return
         self._take(sender, request)
 
+    def is_known(self, sender: Identity, request: AppendRequest) -> bool:
+        """True if a request says nothing that this server does not know, and is to be answered by an acceptance."""
+        r, log = self._r, self._r.log
+        return (
+            r.state is State.PASSIVE and r.leader == sender and request.term == r.term
+            and request.prev_id == log.last_id == self.matched_id and request.prev_term == log.last_term
+            and request.guaranteed_id <= r.guaranteed_id and request.fully_replicated_id <= r.fully_replicated_id
+            and request.round > 0 and not request.entries
+        )
+
     def on_went_back(self, sender: Identity, told: WentBack) -> None:
         """Raise `StoreWentBack` if our leader has proof that our disk lost entries that it acknowledged (R31)."""
         r = self._r
@@ -87,10 +97,10 @@ class Acceptance:
         r.set_guaranteed(min(request.guaranteed_id, self.matched_id))
         r.set_fully_replicated(request.fully_replicated_id)
         if wrote:
-            r.out.send_after_write(sender, self._acceptance(request, upto))
+            r.out.send_after_write(sender, self.acceptance(request, upto))
         elif request.round or entries:
             # Acknowledge all that matches, not this request's entries alone: an earlier answer may have been lost.
-            r.out.send(sender, self._acceptance(request, min(self.matched_id, r.log.stable_id)))
+            r.out.send(sender, self.acceptance(request, min(self.matched_id, r.log.stable_id)))
 
     def _fresh(self, entries: list[Entry]) -> list[Entry]:
         """The part of ``entries`` that this log lacks: from the first entry whose id it holds in another term, or not
@@ -108,7 +118,7 @@ class Acceptance:
         r.out.event("expunge", from_id=from_id, last_id=r.log.last_id, term=r.term, guaranteed_id=r.guaranteed_id)
         r.expunge(from_id)
 
-    def _acceptance(self, request: AppendRequest, match_id: int) -> AppendAnswer:
+    def acceptance(self, request: AppendRequest, match_id: int) -> AppendAnswer:
         """The answer to a request that matches. All up to ``match_id`` is on disk once the answer leaves."""
         r = self._r
         sound_id = self._damage.sound(match_id) if self._damage.first_id else match_id

@@ -290,6 +290,32 @@ INPUTS: dict[type, Callable[[Parts, Any], None]] = {
 }
 
 
+def take_known(r: Parts, item: Input) -> bool:
+    """Take a heartbeat, the answer to one, or the time for one, if that changes nothing but times; returns False, and
+    does nothing, if more is to be done. Nothing else is due then: a step would do the same, and take longer."""
+    if (
+        r.guaranteed_id != r.log.last_id or r.log.stable_id != r.log.last_id or r.log.writes or not r.out.hard_durable
+        or r.handover is not None or r.damage.ids or r.disks.slow_since_s is not None or r.cleaning.base is not None
+        or not r.first_start.started or (r.reign is None and r.election.busy)
+    ):
+        return False
+    if type(item) is Tick:
+        return r.reign is not None and r.reign.beat()
+    if type(item) is not Received:
+        return False
+    of, sender, target, message = item.envelope
+    if target != r.me or of != r.out.cluster or not r.members.latest.holds(sender):
+        return False
+    r.came_s = min(item.at_s, r.now_s)
+    if type(message) is m.AppendAnswer:
+        return r.reign is not None and r.reign.hears_again(sender, message)
+    if type(message) is not m.AppendRequest or not r.acceptance.is_known(sender, message):
+        return False
+    r.hear_leader(sender)
+    r.out.send(sender, r.acceptance.acceptance(message, r.log.last_id))
+    return True
+
+
 _MAY_WAIT = frozenset((Persisted, Received))
 
 

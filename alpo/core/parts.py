@@ -18,10 +18,10 @@ from .election import Election
 from .first_start import FirstStart
 from .handover import Handover
 from .members import Identity
-from .messages import HandOver
+from .messages import AppendAnswer, HandOver
 from .operator_requests import OperatorRequests
 from .ranks import State
-from .replication import Replication
+from .replication import Progress, Replication
 from .requests import AppendRun
 from .serving import Asking, Reads, Serving
 from .shared import InvariantBroken, Shared
@@ -73,6 +73,50 @@ class Reign:
     def deadline_s(self) -> float:
         due_s = self.replication.deadline_s()
         return due_s if self.changes.idle else min(due_s, self.changes.deadline_s())
+
+    # -- inputs that change nothing ----------------------------------------------------------------------
+
+    def _is_quiet(self) -> bool:
+        """True if nothing is under way, and every member has all entries."""
+        r = self._r
+        return (
+            r.guaranteed_id == r.fully_replicated_id == r.log.last_id and r.members.i_vote
+            and self.changes.idle and not self.reads.waiting and not self._disks.room
+        )
+
+    def _is_level(self, peer: Progress) -> bool:
+        """True if a peer is told all that there is, and has said that it has it, lately."""
+        r = self._r
+        return (
+            peer.match_id == r.log.last_id and peer.sent_guaranteed_id == r.guaranteed_id and not peer.in_flight
+            and not peer.probing and not peer.doubted_round and peer.who.id in r.connected
+            and r.now_s - peer.heard_s < 2 * r.cfg.heartbeat_s
+        )
+
+    def hears_again(self, sender: Identity, answer: AppendAnswer) -> bool:
+        """Take an acceptance that only tells that its sender lives; returns False, and does nothing, if it tells more,
+        or if something else is to be done."""
+        r, replication = self._r, self.replication
+        peer = replication.progress(sender)
+        if (
+            peer is None or not answer.ok or answer.term != r.term or answer.match_id != peer.match_id
+            or answer.conflict_id or answer.room is not peer.room or answer.stopping is not peer.stopping
+            or not self._is_level(peer) or not self._is_quiet() or r.now_s >= replication.quiet_until_s
+        ):
+            return False
+        peer.heard_s, peer.moved_s, peer.really_heard = max(peer.heard_s, r.came_s), r.now_s, True
+        peer.round, peer.accepted_round = max(peer.round, answer.round), max(peer.accepted_round, answer.round)
+        peer.last_id = answer.last_id
+        r.note_clock(sender.id, answer.wall_ms)
+        return True
+
+    def beat(self) -> bool:
+        """Send the heartbeats that are due; returns False, and does nothing, if something else is to be done."""
+        replication = self.replication
+        if not self._is_quiet() or not all(map(self._is_level, replication.peers.values())):
+            return False
+        replication.tick()
+        return True
 
     def _leave(self) -> None:
         """Hand over to the best heir and become passive: the entry that removes this leader is guaranteed (R27)."""

@@ -27,7 +27,7 @@ from .damage import Damage
 from .directory import Directory, listing_of
 from .disk import Base, Boot, TableSave
 from .disk_space import Disks
-from .dispatch import INPUTS, append_runs, can_wait
+from .dispatch import INPUTS, append_runs, can_wait, take_known
 from .election import Election
 from .entries import DamagedEntry, Entry, Kind, json_body
 from .first_start import FirstStart
@@ -36,10 +36,11 @@ from .log import Log, LogClock
 from .machine.cursors import Cursors, Table, Trims
 from .machine.verdicts import SessionTable
 from .members import Identity, MemberList, Members
+from .messages import AppendRequest
 from .outbox import Outbox
 from .parts import Reign, Watch, check_cheap
 from .ranks import TRANSITIONS, Rank, State
-from .ready import Input, Ready
+from .ready import Input, Ready, Received, Tick
 from .replication import Replication
 from .requests import AppendRun, Code, Origin
 from .settings import Settings
@@ -49,6 +50,7 @@ from .snapshots import Installing, table_save
 # Fields by position, looked up in C: these run over every entry.
 _KIND, _BODY = itemgetter(Entry._fields.index("kind")), itemgetter(Entry._fields.index("body"))
 _ONLY_DATA = {int(Kind.DATA)}
+_MAY_BE_KNOWN = frozenset((Received, Tick))
 
 
 class Replica:
@@ -210,6 +212,10 @@ class Replica:
 
     def step(self, inputs: Sequence[Input], now_s: float, wall_ms: int) -> Ready:
         """Take a group of inputs, all at one time. ``now_s``: monotonic seconds; ``wall_ms``: ms since 1970."""
+        if len(inputs) == 1 and self.guaranteed_id == self.log.last_id and type(inputs[0]) in _MAY_BE_KNOWN:
+            ready = self.take_known(inputs[0], now_s, wall_ms)
+            if ready is not None:
+                return ready
         self.now_s, self.wall_ms = max(now_s, self.now_s), wall_ms
         self.out.begin()
         try:
@@ -227,6 +233,25 @@ class Replica:
             return self._finish()
         except InvariantBroken as broken:
             return Ready(alarm=str(broken), lost=isinstance(broken, StoreWentBack))
+
+    def take_known(self, item: Input, now_s: float, wall_ms: int) -> Ready | None:
+        """Take a heartbeat, the answer to one, or the time for one, if that changes nothing but times; None if it needs
+        a step, and nothing was done."""
+        if type(item) is Received and type(item.envelope.message) is AppendRequest and item.envelope.message.entries:
+            return None
+        self.now_s, self.wall_ms = max(now_s, self.now_s), wall_ms
+        self.out.begin()
+        if not take_known(self, item):
+            return None
+        self.out.ready.deadline_s = self._deadline_s(self._at_work())
+        return self.out.ready
+
+    def _deadline_s(self, at_work: FirstStart | Reign | Election) -> float:
+        """The time of the next step, monotonic seconds, if nothing comes before."""
+        deadline_s = min(at_work.deadline_s(), self.damage.ask_s)
+        if self.log.writes:
+            deadline_s = min(deadline_s, self.disks.deadline_s())
+        return deadline_s if self.handover is None else min(deadline_s, self.handover.deadline_s())
 
     def _finish(self) -> Ready:
         """Do what is due by time, and what follows from all inputs together; close the step with at most one write."""
@@ -255,11 +280,7 @@ class Replica:
         ready.may_stop = may_stop
         if self.reign is not reign or not started:  # the reign has ended, or the first start may have
             at_work = self._at_work()
-        ready.deadline_s = min(at_work.deadline_s(), self.damage.ask_s)
-        if self.log.writes:
-            ready.deadline_s = min(ready.deadline_s, self.disks.deadline_s())
-        if self.handover is not None:
-            ready.deadline_s = min(ready.deadline_s, self.handover.deadline_s())
+        ready.deadline_s = self._deadline_s(at_work)
         check_cheap(self)
         return ready
 

@@ -136,13 +136,41 @@ class Watchers:
             notice()
 
 
+class Timer:
+    """The time of the next step of several drivers, kept in one task: a task for each of many would cost more than the
+    steps."""
+
+    def __init__(self) -> None:
+        #: Drivers that keep time by it.
+        self.drivers: list[Driver] = []
+        #: Time at which it goes off, by Trio's clock.
+        self.armed_s = math.inf
+        self.scope = trio.CancelScope()
+
+    def arm(self, at_s: float) -> None:
+        """Have it go off at this time."""
+        self.scope.deadline = self.armed_s = at_s
+
+    async def run(self) -> None:
+        """Have each driver do what is due by time."""
+        while True:
+            self.armed_s = min([driver.due_s for driver in self.drivers])
+            with trio.CancelScope(deadline=self.armed_s) as self.scope:
+                await trio.sleep_forever()
+            now_s = trio.current_time()
+            for driver in tuple(self.drivers):
+                if now_s >= driver.due_s:
+                    driver.do_due(now_s)
+
+
 class Driver(trio.abc.Instrument):
     """Driver of one replica. All methods are for the Trio thread, except `durable` and those that say so."""
 
     #: Drivers of all logs that share ``inflight_bytes_max``, if there are several: one with less than its part of it
     #: under way is never full.
     sharers: Sequence[Driver] = ()
-    #: The driver that hands this one's writes over with its own: each that hears of every pass makes it longer.
+    #: The driver that hands this one's writes over with its own, if there is one (`share`): each that hears of every
+    #: pass makes it longer.
     pass_of: Driver | None = None
     #: Called at the end of the event loop's pass, before writes are handed over; None: nothing is kept until then.
     flush: Callable[[], None] | None = None
@@ -190,8 +218,7 @@ class Driver(trio.abc.Instrument):
         self._late: set[Driver] = set()  # drivers that have such writes
         self._running, self._wake = False, trio.Event()
         self._deadline_s = math.inf
-        self._timer = trio.CancelScope()
-        self._armed_s = math.inf  # when the timer goes off
+        self._timer = Timer()
         #: Time at which the poller's present group came, or the last one, by `clock_s`.
         self.came_s = 0.0
         self._polled = False  # the poller keeps time, and not the timer
@@ -246,6 +273,32 @@ class Driver(trio.abc.Instrument):
         self._inbox.append(item)
         if not self._urgent:
             self._urgent = len(self._inbox) >= _WAITING_MAX or not self.replica.can_wait(item)
+
+    def take_known(self, item: Input, now_s: float, answers: list[Envelope] | None = None) -> bool:
+        """Take an input at once if it changes nothing but times (`Replica.take_known`): with many logs, most are such.
+        Returns False if it has to be posted. What is to be sent is added to ``answers``, or sent if that is None."""
+        if self._inbox or self._stepping or self._durable > self._persisted or self.failure is not None:
+            return False
+        if slept_s := self._suspension.look(now_ms := wall_ms(), now_s):
+            self._inbox.append(Slept(slept_s))
+            self._urgent = True
+            return False
+        self._stepping = True
+        try:
+            ready = self.replica.take_known(item, now_s, now_ms)
+            if ready is not None:
+                self.now_s = now_s
+                if answers is None or ready.events:
+                    carry_out(ready, self)
+                else:
+                    answers += ready.send
+                self._set_deadline(ready.deadline_s, False)
+        except Exception as error:  # as in `pump`
+            self.failed(error)
+            return True
+        finally:
+            self._stepping = False
+        return ready is not None
 
     def kick(self, *, at_once: bool = False) -> None:
         """Have posted inputs stepped: now if the disk is idle or ``at_once``, else in the next pass. Inputs that can
@@ -471,23 +524,33 @@ class Driver(trio.abc.Instrument):
 
     # -- time -------------------------------------------------------------------------------------------
 
+    @property
+    def due_s(self) -> float:
+        """The time at which something is to be done even if nothing comes, by `clock_s`."""
+        return self._deadline_s if self._deadline_s < self._runs_due_s else self._runs_due_s
+
+    def share(self, first: Driver) -> None:
+        """Hand writes over and keep time with ``first``, the driver of this server's first log."""
+        self.pass_of, self._timer = first, first._timer
+
     def _set_deadline(self, deadline_s: float, wrote: bool) -> None:
         """Set the timer. Deadlines move with every step, mostly a little later, so the timer is moved only to an
         earlier time, or when it would soon go off much too early; later never by a step that ``wrote``, since appends
         come often, and a timer that goes off too early is set anew."""
-        self._deadline_s, armed_s = deadline_s, self._armed_s
+        self._deadline_s, armed_s = deadline_s, self._timer.armed_s
         if self._polled:
             return
         if deadline_s < armed_s:
             self._wake_by(deadline_s)
         elif not wrote and deadline_s > armed_s and armed_s - self.now_s < max(_SOON_S, (deadline_s - armed_s) / 2):
-            self._timer.deadline = self._armed_s = deadline_s
+            if len(self._timer.drivers) == 1:  # else another may have set it, and is woken too early at the worst
+                self._timer.arm(deadline_s)
 
     def _wake_by(self, deadline_s: float) -> None:
         """Have the timer go off at the deadline; at the next multiple of `_GRAIN_S` if that is later."""
         at_s = max(deadline_s, math.ceil(self.now_s / _GRAIN_S) * _GRAIN_S)
-        if at_s < self._armed_s:
-            self._timer.deadline = self._armed_s = at_s
+        if at_s < self._timer.armed_s:
+            self._timer.arm(at_s)
 
     # -- what the poller asks ---------------------------------------------------------------------------
 
@@ -524,16 +587,18 @@ class Driver(trio.abc.Instrument):
         """Do what is due by time, and set the timer: the event loop goes on."""
         self._polled = False
         if self.came_s >= self._deadline_s or self.came_s >= self._runs_due_s:
-            self._do_due(self.came_s)
-        if (due_s := min(self._deadline_s, self._runs_due_s)) < self._armed_s:
-            self._wake_by(due_s)
+            self.do_due(self.came_s)
+        if self.due_s < self._timer.armed_s:
+            self._wake_by(self.due_s)
 
-    def _do_due(self, now_s: float) -> None:
+    def do_due(self, now_s: float) -> None:
         """Step what is due by time."""
         late = now_s >= self._runs_due_s
         if late and self._runs_go:
             self._lenient_until_s = now_s + _LENIENT_S
         if now_s >= self._deadline_s:
+            if not late and not self._runs and self.take_known(Tick(), now_s):
+                return
             self.post(Tick())
         self.pump(force=late)
 
@@ -555,9 +620,14 @@ class Driver(trio.abc.Instrument):
             self._hand_over()
 
     async def keep_time(self) -> None:
-        """Post a `Tick` at each of the replica's deadlines."""
-        while True:
-            self._armed_s = min(self._deadline_s, self._runs_due_s)
-            with trio.CancelScope(deadline=self._armed_s) as self._timer:
-                await trio.sleep_forever()
-            self._do_due(trio.current_time())
+        """Have a `Tick` stepped at each of the replica's deadlines."""
+        timer = self._timer
+        timer.drivers.append(self)
+        try:
+            if self.pass_of is None:
+                await timer.run()
+            if self.due_s < timer.armed_s:
+                timer.arm(self.due_s)
+            await trio.sleep_forever()
+        finally:
+            timer.drivers.remove(self)

@@ -248,7 +248,7 @@ class Host:
             self.security, LogRoutes(self.routes, log.number), lambda: None, self._shared,
             lambda: self.hosted.name_of(log.number) if self.hosted is not None else log.name,
         )
-        made.driver.pass_of = self.driver
+        made.driver.share(self.driver)
         return made
 
     def _follow_logs(self) -> None:

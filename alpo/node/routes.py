@@ -116,6 +116,8 @@ class Route:
         self.said: LogHello | None = None
         #: Stores of other logs than the first that have sent something over this connection.
         self.heard: set[Identity] = set()
+        #: Bodies of heartbeats that have changed nothing -> what they say: the next ones say the same, mostly.
+        self.heartbeats: dict[bytes, Envelope] = {}
         #: Numbers of the blocks that were sent over this connection (`Routes.blocks`).
         self.sent_ahead: set[int] = set()
         #: Time at which the first message that wants an answer left after the last answer; None: nothing is unanswered.
@@ -170,6 +172,8 @@ class Heard(NamedTuple):
     believed: bool
 
 
+#: Size of the body of the largest heartbeat, and heartbeats that are remembered of a connection.
+_HEARTBEAT_BYTES_MAX, _HEARTBEATS_MAX = 106, 256
 #: Seconds for which a process counts as running after a hello, and two of one member as known to run. Processes of one
 #: member that are remembered.
 TWICE_S, _PROCESSES_MAX = 60.0, 4
@@ -321,9 +325,10 @@ class Routes:
         data = b"".join(parts)
         if from_thread:
             return partial(link.push_from_thread, data)
-        return partial(link.push, data) if self._gathered is None else partial(self._keep, link, data)
+        return partial(link.push, data) if self._gathered is None else partial(self.keep, link, data)
 
-    def _keep(self, link: Link, data: bytes) -> None:
+    def keep(self, link: Link, data: bytes) -> None:
+        """Send messages, together with the others of this pass."""
         if self._gathered is None:
             link.push(data)
         else:
@@ -378,37 +383,41 @@ async def converse(
     await route.link.deliver(poller, take, trio.lowlevel.checkpoint)
 
 
-def _take_other(routes: Routes, route: Route, envelope: Envelope, who: Identity, now_s: float) -> Driver | None:
-    """Hand a message on to the log of the store that has sent it; returns that log's driver. One of a store that the
-    peer does not tell of any more, or whose log does not run here, is dropped. Raises `WireError` if it is another
-    server's."""
-    if envelope.sender.id != who.id:
-        raise WireError(f"a message of {envelope.sender.id} on the connection of {who.id}")
-    driver = routes.stores.receivers.get(envelope.sender)
-    if driver is not None:
-        route.heard.add(envelope.sender)
-        driver.post(Received(envelope, now_s))
-    return driver
-
-
 def _take_messages(driver: Driver, routes: Routes, route: Route, who: Identity, bodies: list[Body]) -> None:
+    """Hand each message on to the log of the store that has sent it; one of a store that the peer does not tell of any
+    more, or whose log does not run here, is dropped."""
     route.silent_since_s = None
     now_s = driver.clock_s()
-    others: set[Driver | None] = set()
+    others: set[Driver] = set()
+    answers: list[Envelope] | None = [] if route.full and routes.accepted.get(who) is route else None
     for body in bodies:
-        envelope = decode_peer(body, route.version)
+        small = bytes(body) if len(body) <= _HEARTBEAT_BYTES_MAX else b""
+        envelope = route.heartbeats.get(small) or decode_peer(body, route.version)
         if not isinstance(envelope, Envelope):
             routes.stores.hear(route, who, envelope)
             continue
-        if envelope.sender != who:
-            others.add(_take_other(routes, route, envelope, who, now_s))
+        if envelope.sender.id != who.id:
+            raise WireError(f"a message of {envelope.sender.id} on the connection of {who.id}")
+        owner = driver if envelope.sender == who else routes.stores.receivers.get(envelope.sender)
+        if owner is None:
             continue
-        if not route.full and not isinstance(envelope.message, START_ONLY):
+        if owner is not driver:
+            route.heard.add(envelope.sender)
+        elif not route.full and not isinstance(envelope.message, START_ONLY):
             raise WireError("this connection is open for first-start messages only")
-        driver.post(Received(envelope, now_s))
+        received = Received(envelope, now_s)
+        if not owner.take_known(received, now_s, answers):
+            owner.post(received)
+            if owner is not driver:
+                others.add(owner)
+        elif small and type(envelope.message) is AppendRequest:
+            if len(route.heartbeats) >= _HEARTBEATS_MAX:
+                route.heartbeats.clear()
+            route.heartbeats[small] = envelope
+    if answers:
+        routes.keep(route.link, b"".join([encode_envelope(each, None, route.version) for each in answers]))
     for other in others:
-        if other is not None:
-            other.kick()
+        other.kick()
 
 
 class Stores:

@@ -51,6 +51,9 @@ class Told:
         """Number of inputs that were ticks. (Inputs without fields are all equal.)"""
         return [type(item) for step in self.steps for item in step].count(Tick)
 
+    def take_known(self, item: object, now_s: float, wall_ms: int) -> None:
+        """Nothing is known."""
+
     def can_wait(self, item: object) -> bool:
         return isinstance(item, self.waits)
 

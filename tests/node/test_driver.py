@@ -145,7 +145,7 @@ async def test_a_timer_that_every_heartbeat_moves_wakes_nobody(
     rec = Recorder(replica)
     nursery.start_soon(rec.driver.keep_time)
     await trio.testing.wait_all_tasks_blocked()
-    timer = rec.driver._timer
+    timer = rec.driver._timer.scope
     replica.steps.clear()
     for _ in range(50):
         replica.script = [Ready(deadline_s=trio.current_time() + 0.5)]
@@ -153,7 +153,7 @@ async def test_a_timer_that_every_heartbeat_moves_wakes_nobody(
         rec.driver.kick()
         await trio.sleep(0.1)
     ticks = [replica.ticks]
-    assert rec.driver._timer is timer
+    assert rec.driver._timer.scope is timer
     await trio.sleep(0.5)
     assert [*ticks, replica.ticks] == [0, 1]
 

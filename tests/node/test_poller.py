@@ -181,9 +181,9 @@ async def test_the_timer_is_set_when_the_event_loop_goes_on_and_not_before() -> 
         driver.post(Tick())
         driver.take_group()
         driver.came_s = driver.clock_s()
-        before = driver._armed_s
+        before = driver._timer.armed_s
         driver.go_on()
-        assert driver._armed_s < before
+        assert driver._timer.armed_s < before
         await until(lambda: replica.ticks == 2)
         nursery.cancel_scope.cancel()
 
