@@ -104,10 +104,11 @@ class Reign:
             or not self._is_level(peer) or not self._is_quiet() or r.now_s >= replication.quiet_until_s
         ):
             return False
-        peer.heard_s, peer.moved_s, peer.really_heard = max(peer.heard_s, r.came_s), r.now_s, True
+        peer.heard_s, peer.really_heard = max(peer.heard_s, r.came_s), True
         peer.round, peer.accepted_round = max(peer.round, answer.round), max(peer.accepted_round, answer.round)
         peer.last_id = answer.last_id
         r.note_clock(sender.id, answer.wall_ms)
+        self.advance()
         return True
 
     def beat(self) -> bool:
@@ -116,6 +117,7 @@ class Reign:
         if not self._is_quiet() or not all(map(self._is_level, replication.peers.values())):
             return False
         replication.tick()
+        self.advance()
         return True
 
     def _leave(self) -> None:

@@ -46,6 +46,7 @@ from alpo.storage.writer import After
 from .admission import Quotas
 from .counters import Counters, Elections
 from .event_log import level_of
+from .poller import Suspension, Timer
 from .threads import Jobs
 
 log = structlog.get_logger()
@@ -54,8 +55,6 @@ log = structlog.get_logger()
 _SOON_S = 0.01
 #: Deadlines that are closer than the next multiple of this wait for it: a lone append sets and drops one each time.
 _GRAIN_S = 0.005
-#: Milliseconds by which wall clock and event loop's clock must have moved apart for a suspension to be looked for.
-_APART_MS = 1000
 #: Inputs that may wait are stepped once this many are queued.
 _WAITING_MAX = 64
 #: Clients' requests in one of the last groups from which on others wait for the answers, and seconds without that after
@@ -78,29 +77,6 @@ class Asker(Protocol):
 def wall_ms() -> int:
     """The wall clock in ms since the epoch."""
     return time.time_ns() // 1_000_000
-
-
-def _boot_s() -> float:
-    """Seconds since the host's start, suspension included; 0 on systems that do not say."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else 0.0
-
-
-class Suspension:
-    """Notices that the host was suspended: meanwhile the event loop's clock stood still, and the wall clock did not."""
-
-    def __init__(self, boot_s: Callable[[], float] = _boot_s) -> None:
-        self._boot_s = boot_s
-        self._wall_ms, self._now_s, self._slept_s = 0, math.inf, 0.0
-
-    def look(self, now_ms: int, now_s: float) -> float:
-        """Seconds of suspension since the last look; ``now_ms`` and ``now_s``: wall clock and event loop's clock. Costs
-        a system call only if the two have moved apart."""
-        apart_ms = now_ms - self._wall_ms - (now_s - self._now_s) * 1000
-        self._wall_ms, self._now_s = now_ms, now_s
-        if apart_ms < _APART_MS:
-            return 0.0
-        before_s, self._slept_s = self._slept_s, self._boot_s() - now_s
-        return max(0.0, self._slept_s - before_s) if apart_ms < math.inf else 0.0
 
 
 class Watchers:
@@ -134,33 +110,6 @@ class Watchers:
                 notice()
         for notice in self.after_step:
             notice()
-
-
-class Timer:
-    """The time of the next step of several drivers, kept in one task: a task for each of many would cost more than the
-    steps."""
-
-    def __init__(self) -> None:
-        #: Drivers that keep time by it.
-        self.drivers: list[Driver] = []
-        #: Time at which it goes off, by Trio's clock.
-        self.armed_s = math.inf
-        self.scope = trio.CancelScope()
-
-    def arm(self, at_s: float) -> None:
-        """Have it go off at this time."""
-        self.scope.deadline = self.armed_s = at_s
-
-    async def run(self) -> None:
-        """Have each driver do what is due by time."""
-        while True:
-            self.armed_s = min([driver.due_s for driver in self.drivers])
-            with trio.CancelScope(deadline=self.armed_s) as self.scope:
-                await trio.sleep_forever()
-            now_s = trio.current_time()
-            for driver in tuple(self.drivers):
-                if now_s >= driver.due_s:
-                    driver.do_due(now_s)
 
 
 class Driver(trio.abc.Instrument):

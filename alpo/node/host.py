@@ -48,7 +48,7 @@ from .retention import KEEP_ALL, Retention
 from .routes import LogRoutes, Ourselves, Routes
 from .security import Security
 from .signals import STOP_S_MAX, Signals
-from .status import tell_waiting
+from .status import Pulse, look_each_second, tell_waiting
 from .threads import BulkPace, Pace, in_thread
 
 #: Time to finish what is in flight; the rest of `STOP_S_MAX` is for closing the store.
@@ -280,6 +280,10 @@ class Host:
             for number, each in running.items()
         ])
 
+    def _pulses(self) -> list[Pulse]:
+        others = self.hosted.running.values() if self.hosted is not None else ()
+        return [self.log.pulse, *(each.server.pulse for each in others)]
+
     def reports(self) -> list[tuple[int, str, Report]]:
         """Number, name and account of each log that runs here, the first before the others."""
         others = self.hosted.running if self.hosted is not None else {}
@@ -329,6 +333,7 @@ class Host:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._reload_when_asked, reload)
             await self.log.start(nursery)
+            nursery.start_soon(look_each_second, self._pulses)
             nursery.start_soon(self.poller.run)
             if self.hosted is not None:
                 nursery.start_soon(self.hosted.run)

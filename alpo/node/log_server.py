@@ -164,7 +164,7 @@ class LogServer:
         nursery.start_soon(self.driver.run)
         nursery.start_soon(self.driver.keep_time)
         self.reads.start(nursery)
-        for part in (self.cleaner, self.growth, self.disk, self.scrubber, self.comparer, self.pulse):
+        for part in (self.cleaner, self.growth, self.disk, self.scrubber, self.comparer):
             nursery.start_soon(part.run)
 
     async def leave(self) -> None:

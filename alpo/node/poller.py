@@ -1,4 +1,4 @@
-"""The sockets that are read from, waited for by one task: all that one pass of the event loop brings is one group.
+"""What the event loop waits for: sockets that are read from, all that one pass brings being one group; and time.
 
 A task for each socket would cost a task switch and a system call to wait again, for every receive.
 
@@ -17,16 +17,20 @@ Laws:
 
 from __future__ import annotations
 
+import math
 import select
 import selectors
 import socket
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
 import trio
 
+#: Milliseconds by which wall clock and event loop's clock must have moved apart for a suspension to be looked for.
+_APART_MS = 1000
 #: The longest wait of the poller's own, and how long it goes on without a pass of the event loop, in seconds.
 _WAIT_S, _IN_A_ROW_S = 0.001, 0.005
 
@@ -105,6 +109,67 @@ class Owners:
         for owner in self._took:
             owner.go_on()
         self._took.clear()
+
+
+class Timed(Protocol):
+    """The timer's use of a driver."""
+
+    @property
+    def due_s(self) -> float:
+        """The time at which something is to be done even if nothing comes, by Trio's clock."""
+
+    def do_due(self, now_s: float) -> None:
+        """Do what is due."""
+
+
+class Timer:
+    """The time of the next step of several drivers, kept in one task: a task for each of many would cost more than the
+    steps."""
+
+    def __init__(self) -> None:
+        #: Drivers that keep time by it.
+        self.drivers: list[Timed] = []
+        #: Time at which it goes off, by Trio's clock.
+        self.armed_s = math.inf
+        self.scope = trio.CancelScope()
+
+    def arm(self, at_s: float) -> None:
+        """Have it go off at this time."""
+        self.scope.deadline = self.armed_s = at_s
+
+    async def run(self) -> None:
+        """Have each driver do what is due by time."""
+        while True:
+            self.armed_s = min([driver.due_s for driver in self.drivers])
+            with trio.CancelScope(deadline=self.armed_s) as self.scope:
+                await trio.sleep_forever()
+            now_s = trio.current_time()
+            for driver in tuple(self.drivers):
+                if now_s >= driver.due_s:
+                    driver.do_due(now_s)
+
+
+def _boot_s() -> float:
+    """Seconds since the host's start, suspension included; 0 on systems that do not say."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else 0.0
+
+
+class Suspension:
+    """Notices that the host was suspended: meanwhile the event loop's clock stood still, and the wall clock did not."""
+
+    def __init__(self, boot_s: Callable[[], float] = _boot_s) -> None:
+        self._boot_s = boot_s
+        self._wall_ms, self._now_s, self._slept_s = 0, math.inf, 0.0
+
+    def look(self, now_ms: int, now_s: float) -> float:
+        """Seconds of suspension since the last look; ``now_ms`` and ``now_s``: wall clock and event loop's clock. Costs
+        a system call only if the two have moved apart."""
+        apart_ms = now_ms - self._wall_ms - (now_s - self._now_s) * 1000
+        self._wall_ms, self._now_s = now_ms, now_s
+        if apart_ms < _APART_MS:
+            return 0.0
+        before_s, self._slept_s = self._slept_s, self._boot_s() - now_s
+        return max(0.0, self._slept_s - before_s) if apart_ms < math.inf else 0.0
 
 
 class _Selector(selectors.DefaultSelector):

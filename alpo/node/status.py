@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import trio
 
@@ -304,7 +304,7 @@ class Guaranteed:
 
 
 class Pulse:
-    """Task with one look a second: how late the event loop's timers are, and how many payloads came."""
+    """Looks once a second: how late the event loop's timers are, and how many payloads came into one log."""
 
     def __init__(self, driver: Driver, now_ms: Callable[[], int] = wall_ms) -> None:
         self._driver = driver
@@ -313,26 +313,24 @@ class Pulse:
         self.rates: deque[tuple[int, int]] = deque(maxlen=RATE_SECONDS)
         self._appends: deque[list[int]] = deque(maxlen=RATE_SECONDS // _SNAPSHOT_SECONDS)
         self._marks: deque[int] = deque(maxlen=BEHIND_SECONDS)
+        self._before = driver.replica.log.next_lsn, trio.current_time()
 
     @property
     def mark_id(self) -> int:
         """The last entry that was known to be guaranteed `BEHIND_SECONDS` ago: who lacks it trails. 0: none."""
         return self._marks[0] if len(self._marks) == BEHIND_SECONDS else 0
 
-    async def run(self) -> None:
-        """Look until cancelled."""
-        counters, log = self._driver.counters, self._driver.replica.log
-        before, seen_s = log.next_lsn, trio.current_time()
-        while True:
-            due_s = seen_s // 1 + 1  # full seconds: tasks that wait for them wake together
-            await trio.sleep_until(due_s)
-            now_s, next_lsn = trio.current_time(), log.next_lsn
-            counters.loop_lag_s.add(now_s - due_s)
-            if now_s // 1 % _SNAPSHOT_SECONDS == 0:
-                self._appends.append(list(counters.append_s.counts))
-            self._marks.append(self._driver.replica.guaranteed_id)
+    def look(self, due_s: float, now_s: float) -> None:
+        """Look now, at ``now_s`` by Trio's clock; the look was due at ``due_s``."""
+        counters, next_lsn = self._driver.counters, self._driver.replica.log.next_lsn
+        counters.loop_lag_s.add(now_s - due_s)
+        if now_s // 1 % _SNAPSHOT_SECONDS == 0:
+            self._appends.append(list(counters.append_s.counts))
+        self._marks.append(self._driver.replica.guaranteed_id)
+        before, seen_s = self._before
+        if now_s > seen_s:
             self.rates.append((self._now_ms(), round(max(0, next_lsn - before) / (now_s - seen_s))))
-            before, seen_s = next_lsn, now_s
+        self._before = next_lsn, now_s
 
     def fields(self) -> dict[str, Any]:
         """Status keys of speed; None for what no sample tells."""
@@ -345,6 +343,16 @@ class Pulse:
             "append_p50_ms": _percentile_ms(histogram, counts, 0.5),
             "append_p99_ms": _percentile_ms(histogram, counts, 0.99),
         }
+
+
+async def look_each_second(pulses: Callable[[], Sequence[Pulse]]) -> NoReturn:
+    """Have these look once a second, in one task for all logs."""
+    while True:
+        due_s = trio.current_time() // 1 + 1  # full seconds: tasks that wait for them wake together
+        await trio.sleep_until(due_s)
+        now_s = trio.current_time()
+        for pulse in pulses():
+            pulse.look(due_s, now_s)
 
 
 def _percentile_ms(histogram: Histogram, counts: Sequence[int], share: float) -> float | None:

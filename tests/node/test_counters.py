@@ -10,7 +10,7 @@ import trio.testing
 from node_rig import rig
 
 from alpo.node.counters import ELECTIONS_KEPT, Elections
-from alpo.node.status import Pulse, _percentile_ms
+from alpo.node.status import Pulse, _percentile_ms, look_each_second
 from alpo.storage.timings import POWERS_OF_TWO, Histogram
 
 
@@ -84,7 +84,7 @@ async def test_rates_are_of_each_second(autojump_clock: trio.testing.MockClock) 
     pulse = Pulse(fake, lambda: 5)
     assert pulse.fields() == {"payloads_per_s": None, "append_p50_ms": None, "append_p99_ms": None}
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(pulse.run)
+        nursery.start_soon(look_each_second, lambda: [pulse])
         await trio.sleep(0.5)
         for second in range(1, 401):
             await trio.sleep(1)
