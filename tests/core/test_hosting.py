@@ -303,6 +303,7 @@ FIRST, THEN = members(1, 2, 3), members(3, 4, 5)
     ({3: (9, THEN), 4: (9, THEN)}, True), ({3: (9, THEN), 2: (0, FIRST)}, False),
     ({4: (0, FIRST), 5: (0, FIRST)}, False),  # they are no voters of it
     ({1: None, 2: None}, True), ({1: None, 4: None}, False), ({1: (0, FIRST), 2: (4, FIRST)}, False),
+    ({1: (0, FIRST), 2: (4, FIRST), 3: (6, FIRST)}, True), ({1: (0, FIRST), 2: (4, FIRST), 3: (9, THEN)}, False),
 ])
 def test_a_deletion_is_done_once_a_majority_of_one_list_has_it_as_its_last(
     ended: dict[int, tuple[int, MemberList] | None], done_: bool

@@ -51,7 +51,7 @@ Ended: TypeAlias = dict[Identity, Standing]
 
 def over(gone: DeletedLog, ended: Mapping[Identity, Standing]) -> bool:
     """True if no append to a deleted log can be acknowledged any more: of some list, a majority of its voters were
-    closed with that as their latest.
+    closed with that as their latest; or all voters of all lists were that the closed ones tell of.
 
     A later list would need one of them to be guaranteed, and any majority of the list before has one of them. A store
     that was never begun, though the first list has it, stands as that list says.
@@ -61,12 +61,14 @@ def over(gone: DeletedLog, ended: Mapping[Identity, Standing]) -> bool:
         return True  # never founded, and never will be
     begun = standing_of(0, first)
     lists: dict[tuple[int, tuple[Identity, ...]], int] = {}
+    known = set(begun.voters)
     for who, standing in ended.items():
         stood = begun if standing.members_id < 0 else standing
+        known.update(stood.voters)
         if who in stood.voters:
             key = stood.members_id, stood.voters
             lists[key] = lists.get(key, 0) + 1
-    return any(count > len(voters) // 2 for (_, voters), count in lists.items())
+    return known <= ended.keys() or any(count > len(voters) // 2 for (_, voters), count in lists.items())
 
 
 class Leading:

@@ -539,7 +539,7 @@ class LogsWorld(World):
         self._demand_hosted()
         self._demand_without_leader()
         for log in self.live():
-            if not log.early_lost or log.leader() is not None:
+            if not self._is_beyond_help(log):
                 demand_members(log.clients)
                 demand_progress(log.clients, "whole")
                 log.clients.wind_down()
@@ -554,6 +554,9 @@ class LogsWorld(World):
     def _demand_without_leader(self) -> None:
         """End the replica that leads one log, with its host up, and demand that the others go on."""
         for log in self.live():
+            if log.leader() is None:
+                continue
+            demand_members(log.clients)  # else it may wait for a lost store and the one that ends now
             leader = log.leader()
             if leader is not None and len(leader.members.latest.voters) > 2:
                 self.fail(leader.me.id, log)
@@ -561,6 +564,18 @@ class LogsWorld(World):
                 self._restart_failed(leader.me.id)
                 self._demand_hosted()
                 return
+
+    def _is_beyond_help(self, log: OneLog) -> bool:
+        """True if nobody leads a log, and nobody need: its founders lost their stores, or a majority of its voters are
+        on hosts that have left the cluster and lost the first log's store, so that they run no log."""
+        if log.leader() is not None:
+            return False
+        first, latest = self.lists.latest, log.lists.latest
+        if log.early_lost or first is None or latest is None:
+            return bool(log.early_lost)
+        there = {member.id for member in first.replicas}
+        there.update(r.me.id for r in self.replicas() if r.first_start.started)
+        return sum(member.id in there for member in latest.voters) < latest.majority
 
     def missing(self) -> Iterator[str]:
         """A sentence for each log that is not yet as it should be."""
@@ -571,7 +586,7 @@ class LogsWorld(World):
         wanted = {member.id for member in leader.members.latest.replicas}
         for log in self.live():
             top = log.leader()
-            if log.early_lost and top is None:
+            if self._is_beyond_help(log):
                 continue
             if top is None:
                 yield f"nobody leads log {log.number}"
