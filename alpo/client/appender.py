@@ -536,8 +536,7 @@ class Appender:
             self.tasks.start_soon(partial(self._probe, connection))
 
     async def _probe(self, connection: Connection) -> None:
-        """Ask all servers who leads; leave the present connection, which is silent, for a better one if there is one.
-        """
+        """Ask all servers who leads; leave the present connection, which is silent, for a better one if any."""
         found: Connection | None = None
         try:
             with anyio.move_on_after(PROBE_S), suppress(Final):

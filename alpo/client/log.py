@@ -108,7 +108,7 @@ async def begin(log: Log) -> None:
 
 
 async def finish(log: Log, drain: bool = False) -> Exception | None:
-    """End all tasks and connections of a log; returns the first error that nobody was told, or None. For the library."""
+    """End a log's tasks and connections; returns the first error that nobody was told, or None. For the library."""
     if log.forked:
         return None
     appender = log._appender

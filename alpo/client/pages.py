@@ -104,8 +104,7 @@ class Query(NamedTuple):
 
 
 class Closing(AsyncIterated):
-    """The base of iterators that have a connection: ``async for``, ``async with`` and `aclose`, all but ``__anext__``.
-    """
+    """The base of iterators with a connection: ``async for``, ``async with`` and `aclose`, all but ``__anext__``."""
 
     def __aiter__(self) -> Self:
         return self

@@ -351,8 +351,7 @@ class Servers:
         return found
 
     async def find_leader(self) -> Connection | None:
-        """Ask every server once, the likeliest leader with a head start; a connection to the one that leads, or None.
-        """
+        """Ask every server once, the likeliest leader with a head start; a connection to the leader, or None."""
         return await self._seek_leader(forever=False)
 
     async def _seek_leader(self, forever: bool) -> Connection | None:
@@ -394,8 +393,7 @@ class Servers:
         return found
 
     async def _server(self, id: int) -> Connection:
-        """A connection to this server, at the address where it was last or where others say that it is. Raises `Lost`.
-        """
+        """A connection to this server, at the address where it was last, or is by others' word. Raises `Lost`."""
         search = _Search(self, lambda c: c.hello.id == id, lambda c: id, f"knows no server {id}")
 
         def addresses() -> list[str]:
