@@ -417,11 +417,10 @@ class Servers:
         first = Servers(self.candidates, self._open_first, self.rng)
         with closing(first), suppress(Lost, Refused), anyio.move_on_after(ELECTION_S):
             answer = await (await first.leader()).ask(ListLogs)
-            if isinstance(answer, LogsAre) and self._cluster:
-                gone = any(log.id == self._cluster for log in answer.listing.deleted)
-                return f"the log {self.log} was deleted" if gone else ""
             if isinstance(answer, LogsAre):
-                return "" if answer.listing.named(self.log) else f"there is no log {self.log}"
+                named, deleted = answer.listing.named(self.log), {log.id for log in answer.listing.deleted}
+                if (self._cluster in deleted) if self._cluster else (named is None):
+                    return f"the log {self.log} is another one by now" if named else f"there is no log {self.log}"
         return ""
 
     def _take_idle(self, fits: Callable[[Connection], bool]) -> Connection | None:

@@ -303,7 +303,7 @@ DENIED = [
     (False, 3, Listing(), "^there is no log billing$"),
     (False, 1, Listing((LOG,), (), 4), NOT_HERE),
     (True, 1, Listing(), NOT_HERE),  # a log of that id may have another name by now
-    (True, 1, Listing((), (DeletedLog(*LOG[:3], LOG.nonce, LOG.first_list),), 3), "^the log billing was deleted$"),
+    (True, 1, Listing((), (DeletedLog(*LOG[:3], LOG.nonce, LOG.first_list),), 3), "^there is no log billing$"),
 ]
 
 
