@@ -70,7 +70,7 @@ class LogCalls(StatusCalls):
         nonce, settings = self._servers.rng.randbytes(NONCE_BYTES), CoreSettings().to_plain()
         try:
             create = partial(q.CreateLog, name=name, nonce=nonce, options=LogOptions(**given), settings=settings)
-            made = await self._log(create, seconds, name)
+            made = await self._log_told(create, seconds, name)
         except LogExists:
             if not if_missing:
                 raise
@@ -85,7 +85,7 @@ class LogCalls(StatusCalls):
             made = there
         return _info(made)
 
-    async def _log(self, make: Make, timeout_s: float, name: str, new: str = "") -> NamedLog:
+    async def _log_told(self, make: Make, timeout_s: float, name: str, new: str = "") -> NamedLog:
         return (await self._ask(make, q.LogIs, timeout_s, _refusals(name, new))).log
 
     async def _named(self, name: str, given: Mapping[str, int], timeout_s: float) -> NamedLog:
@@ -113,7 +113,7 @@ class LogCalls(StatusCalls):
         if not changes:
             raise ValueError("nothing to change: keep_s, keep_bytes, bytes_max or lead")
         _need_name(name)
-        return _info(await self._log(partial(q.SetLog, name=name, changes=changes), seconds, name))
+        return _info(await self._log_told(partial(q.SetLog, name=name, changes=changes), seconds, name))
 
     async def rename_log(self, name: str, new: str, timeout_s: float | None = None) -> LogInfo:
         """Give a log another name; its id, its sessions and its readers stay. Raises `NoSuchLog`, `LogExists`,
@@ -121,7 +121,7 @@ class LogCalls(StatusCalls):
         seconds = self._seconds(timeout_s)
         _need_name(name)
         _need_name(new)
-        return _info(await self._log(partial(q.RenameLog, name=name, new=new), seconds, name, new))
+        return _info(await self._log_told(partial(q.RenameLog, name=name, new=new), seconds, name, new))
 
     async def delete_log(self, name: str, timeout_s: float | None = None) -> int:
         """Delete a log, for good; done once no append that is made from then on can be acknowledged. Its servers move
