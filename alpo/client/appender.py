@@ -32,7 +32,7 @@ from .handle import Handle
 from .loan import LONG_S, Loan, Maker
 from .reasons import AWAY
 from .retry import Pauses
-from .servers import CLOSED, Servers
+from .servers import CLOSED, Final, Servers
 from .session import Opening, Session, nonces, random_id
 from .tasks import FORKED_WHY, Bell, Event, Living, News, watch_forks
 
@@ -294,6 +294,10 @@ class Appender:
                     await anyio.sleep(self._pauses.take_s())
                     connection = await self._servers.leader()
                 await self._serve(connection)
+            except Final as lost:
+                self._open_refused = lost.reason
+                self._session.refuse_all(lost.reason)
+                self._tell()
             except Lost:
                 pass  # the log is closed, and this task is about to be cancelled
             finally:
@@ -532,11 +536,10 @@ class Appender:
             self.tasks.start_soon(partial(self._probe, connection))
 
     async def _probe(self, connection: Connection) -> None:
-        """Ask all servers who leads; leave the present connection, which is silent, for a better one if there is one.
-        """
+        """Ask all servers who leads; leave the present connection, which is silent, for a better one if any."""
         found: Connection | None = None
         try:
-            with anyio.move_on_after(PROBE_S):
+            with anyio.move_on_after(PROBE_S), suppress(Final):
                 found = await self._servers.find_leader()
             silent_s = self._clock() - self._heard_s
             if found is None or self._connection is not connection or silent_s < SUSPECT_S:

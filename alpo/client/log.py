@@ -108,8 +108,7 @@ async def begin(log: Log) -> None:
 
 
 async def finish(log: Log, drain: bool = False) -> Exception | None:
-    """End every task and connection of a log; returns the first error that nobody was told, or None. For the library.
-    """
+    """End a log's tasks and connections; returns the first error that nobody was told, or None. For the library."""
     if log.forked:
         return None
     appender = log._appender
@@ -138,7 +137,7 @@ def withdraw(log: Log, handles: Iterable[Handle]) -> None:
 
 
 class Log(
-    AsyncOnly, Reading, StatusCalls, SessionCalls, CursorCalls, MemberCalls, SettingCalls, FileCalls, LogCalls
+    AsyncOnly, Reading, LogCalls, StatusCalls, SessionCalls, CursorCalls, MemberCalls, SettingCalls, FileCalls
 ):
     """One client of a cluster, made by `connect`, for one event loop: in another, every call raises RuntimeError.
 

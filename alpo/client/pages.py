@@ -40,7 +40,7 @@ from .connection import Connection, Lost
 from .reasons import AWAY, kind_of
 from .record import PageEntry
 from .retry import ATTEMPT_S, Again, retried
-from .servers import NoSuchServer, Servers
+from .servers import Final, Servers
 
 PAGE_BYTES_MAX = 1 << 20
 #: Longest wait of a server for new payloads before it answers a following reader with an empty page.
@@ -104,8 +104,7 @@ class Query(NamedTuple):
 
 
 class Closing(AsyncIterated):
-    """The base of iterators that have a connection: ``async for``, ``async with`` and `aclose`, all but ``__anext__``.
-    """
+    """The base of iterators with a connection: ``async for``, ``async with`` and `aclose`, all but ``__anext__``."""
 
     def __aiter__(self) -> Self:
         return self
@@ -252,7 +251,7 @@ class Pages(Closing):
                 self._servers.reasons.over()
                 return reply
             self._judge(reply)
-        except NoSuchServer as lost:
+        except Final as lost:
             raise lost.reason from lost
         except Lost as lost:
             if self._connection is not None:  # else the code that dialled has noted the loss

@@ -11,6 +11,7 @@ Laws:
   that looks at a page gives its connection to a request that waits. Few abandoned readers keep a connection for longer
   than `LEFT_S`, and none after it was garbage-collected.
 * A server that is slow to reach delays no other: the others are asked again every second, while its own try goes on.
+* A server that knows no log of a name may be behind. There is none if the leader of the first log says so.
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ import os
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import closing, suppress
 from typing import TypeAlias
 
 import anyio
 
 from alpo.addresses import SERVER_DEFAULT, parse_address, parse_servers
 from alpo.core.directory import FIRST_NAME, LOG_NAME_WANTED, valid_log
+from alpo.core.requests import ListLogs, LogsAre
 from alpo.dialling import Step, Way
-from alpo.errors import AlpoError, Closed, Overloaded, Unavailable
+from alpo.errors import AlpoError, Closed, NoSuchLog, Overloaded, Refused, Unavailable
 from alpo.secure import Trust
 from alpo.tls import Tls, tls_given
 from alpo.wire.requests import ServerHello, Status, StatusAnswer
@@ -87,11 +90,8 @@ def given_log(log: str | None) -> str:
     return name
 
 
-class NoSuchServer(Lost):
-    """The error for a server that is no member, as all servers that answer say: trying again is of no use."""
-
-    def __init__(self, id: int) -> None:
-        super().__init__(Unavailable(f"the cluster has no server {id}"))
+class Final(Lost):
+    """The end of a search of which another try is of no use: the cluster has no such server, or no such log."""
 
 
 class Servers:
@@ -103,9 +103,12 @@ class Servers:
     ) -> None:
         """``cluster``: the only one whose servers will do; b"": that of the first server that names one. ``log``: the
         name of the log, "": the first. Raises `alpo.errors.TlsError` if the files of ``tls`` are wrong."""
+        #: The name of the log, "" for the first; and the way to the first log, if this is another.
+        self.log, self._open_first = log, open_connection
         if tls is not None or log:
             trust = Trust(tls) if tls is not None else None
             open_connection = functools.partial(Connection.open, trust=trust, log=log)
+            self._open_first = functools.partial(Connection.open, trust=trust)
         self._open_connection = open_connection
         #: The source of every random pause, id and nonce of this client.
         self.rng = rng or random.SystemRandom()
@@ -348,8 +351,7 @@ class Servers:
         return found
 
     async def find_leader(self) -> Connection | None:
-        """Ask every server once, the likeliest leader with a head start; a connection to the one that leads, or None.
-        """
+        """Ask every server once, the likeliest leader with a head start; a connection to the leader, or None."""
         return await self._seek_leader(forever=False)
 
     async def _seek_leader(self, forever: bool) -> Connection | None:
@@ -368,7 +370,7 @@ class Servers:
 
     async def any(self, server: int | None, avoid: str | None = None) -> Connection:
         """A connection to server ``server``, or to the first that answers (None), at address ``avoid`` last. Raises
-        `Lost` once all have failed; `NoSuchServer` for a server that is no member."""
+        `Lost` once all have failed; `Final` for a server that is no member."""
         self.need_home()
         idle = self._take_idle(lambda c: c.hello.id == server if server is not None else c.address != avoid)
         if idle is not None:
@@ -391,8 +393,7 @@ class Servers:
         return found
 
     async def _server(self, id: int) -> Connection:
-        """A connection to this server, at the address where it was last or where others say that it is. Raises `Lost`.
-        """
+        """A connection to this server, at the address where it was last, or is by others' word. Raises `Lost`."""
         search = _Search(self, lambda c: c.hello.id == id, lambda c: id, f"knows no server {id}")
 
         def addresses() -> list[str]:
@@ -407,8 +408,20 @@ class Servers:
             return found
         self._hold_open()
         if unknown():
-            raise NoSuchServer(id)
+            raise Final(Unavailable(f"the cluster has no server {id}"))
         raise Lost(self.reason or Unavailable(f"server {id} does not answer"))
+
+    async def no_log(self) -> str:
+        """The reason why there is no such log (any more), by the word of the first log's leader; "" while there may be.
+        A log whose id is known is gone if it was deleted, whatever its name."""
+        first = Servers(self.candidates, self._open_first, self.rng)
+        with closing(first), suppress(Lost, Refused), anyio.move_on_after(ELECTION_S):
+            answer = await (await first.leader()).ask(ListLogs)
+            if isinstance(answer, LogsAre):
+                named, deleted = answer.listing.named(self.log), {log.id for log in answer.listing.deleted}
+                if (self._cluster in deleted) if self._cluster else (named is None):
+                    return f"the log {self.log} is another one by now" if named else f"there is no log {self.log}"
+        return ""
 
     def _take_idle(self, fits: Callable[[Connection], bool]) -> Connection | None:
         for at, connection in enumerate(self._idle):
@@ -444,6 +457,8 @@ class _Search:
         #: Tries under way, of this round and of earlier ones.
         self._ways: dict[str, Way] = {}
         self._asked: list[str] = []
+        #: True while it is asked whether there is such a log at all; and the reason why there is none.
+        self._looks, self._no_log = False, ""
         self._hurry, self._ended = anyio.Event(), anyio.Event()
 
     @property
@@ -455,7 +470,7 @@ class _Search:
         self, addresses: Callable[[], Iterable[str]], likeliest: Callable[[], str | None], again: Callable[[], bool]
     ) -> Connection | None:
         """Ask the servers at these addresses, the likeliest with a head start, in rounds as long as ``again()`` says so
-        after one; a connection to one that will do, or None, also once closed. Called once."""
+        after one; a connection to one that will do, or None, also once closed. Raises `Final`. Called once."""
         try:
             async with anyio.create_task_group() as self._tasks:
                 await self._rounds(addresses, likeliest, again)
@@ -466,6 +481,8 @@ class _Search:
             raise
         if self._found is not None:
             self._servers.reasons.found(self._found.address)
+        elif self._no_log:
+            raise Final(NoSuchLog(self._no_log, log=self._servers.log))
         return self._found
 
     async def _rounds(
@@ -487,6 +504,9 @@ class _Search:
             for way in self._ways.values():
                 self._note_slow(way)
             if not again():
+                while self._looks:
+                    self._ended = anyio.Event()
+                    await self._ended.wait()
                 return
             outage = anyio.current_time() - began_s > ELECTION_S
             pause_s = max(pauses.take_s(PAUSE_MAX_S if outage else PAUSE_ELECTION_S), self._servers.busy_pause_s)
@@ -509,8 +529,11 @@ class _Search:
                 with anyio.move_on_after(HEAD_START_S):
                     await self._hurry.wait()
             connection = await self._servers.dial(address, way=way)
-        except Lost:
+        except Lost as lost:
             self._hurry.set()
+            if isinstance(lost.reason, NoSuchLog) and self._servers.log and not self._looks:
+                self._looks = True
+                self._tasks.start_soon(self._look_up)
         except anyio.get_cancelled_exc_class():
             if self._found is None and not self._servers.reasons.knows(address):
                 self._note_slow(way)
@@ -520,6 +543,13 @@ class _Search:
         finally:
             del self._ways[address]
             self._ended.set()
+
+    async def _look_up(self) -> None:
+        self._no_log = await self._servers.no_log()
+        if self._no_log:
+            self._tasks.cancel_scope.cancel()
+        self._looks = False
+        self._ended.set()
 
     async def _judge(self, connection: Connection) -> None:
         if self._found is None and self._will_do(connection):
@@ -552,11 +582,8 @@ class _Search:
 
 async def _why_it_waits(connection: Connection) -> str:
     """Ask a server without a cluster what it waits for; "" if it does not say in time."""
-    with anyio.move_on_after(ANSWER_FIRST_S):
-        try:
-            answer = await connection.ask(Status)
-        except Lost:
-            return ""
+    with anyio.move_on_after(ANSWER_FIRST_S), suppress(Lost):
+        answer = await connection.ask(Status)
         waits = answer.fields.get("waiting") if isinstance(answer, StatusAnswer) else None
         if isinstance(waits, list):
             return "; ".join(map(str, waits))
@@ -565,8 +592,6 @@ async def _why_it_waits(connection: Connection) -> str:
 
 def _valid(address: str) -> bool:
     """True if the address can be dialled."""
-    try:
-        parse_address(address)
-    except ValueError:
-        return False
-    return True
+    with suppress(ValueError):
+        return bool(parse_address(address))
+    return False

@@ -198,7 +198,7 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for the name again.")] = False,
 ) -> None:
     """Delete a log, for good. Done once no append made from then on can be acknowledged. Its servers move its files to
-    `deleted/` in their directories.
+    `deleted/` in their directories. Given again while that goes on, it waits for the end of it.
 
     Examples:
         alpo log delete billing --yes
@@ -209,11 +209,5 @@ def delete(
             raise UsageProblem("deleting a log needs --yes where nobody can be asked")
         typed = typer.prompt(f"Type {name} to delete that log", err=True)
         refuse(typed != name, "that is not its name: nothing is done")
-
-    async def gone(log: alpo.Log) -> int:
-        found = next((each for each in await log.logs() if each.name == name), None)
-        await log.delete_log(name)
-        return 0 if found is None else found.number
-
-    number = ask(target, gone, FIRST_NAME)
-    target.tell({"name": name, "number": number or None}, f"{escape(name)} is deleted")
+    number = ask(target, lambda log: log.delete_log(name), FIRST_NAME)
+    target.tell({"name": name, "number": number}, f"{escape(name)} is deleted")

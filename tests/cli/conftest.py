@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from alpo_command import Alpo, cluster
+from store_kit import SqliteBench
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -16,6 +17,13 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(path))
         yield path
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Iterator[SqliteBench]:
+    bench = SqliteBench(tmp_path / "data")
+    yield bench
+    bench.store.close()
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import sqlite3
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet
 import pytest
@@ -18,13 +17,6 @@ from sound_log import entries_with_runs, fill
 from store_kit import LogBuilder, SqliteBench, write
 
 READ_KEYS = ["lsn", "id", "term", "time", "client", "serial", "payload"]
-
-
-@pytest.fixture
-def sqlite(tmp_path: Path) -> Any:
-    bench = SqliteBench(tmp_path / "data")
-    yield bench
-    bench.store.close()
 
 
 def test_entries_are_shown_a_line_each(sqlite: SqliteBench) -> None:

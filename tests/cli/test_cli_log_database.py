@@ -18,13 +18,6 @@ from store_kit import SqliteBench
 from alpo_cli import log_export
 
 
-@pytest.fixture
-def sqlite(tmp_path: Path) -> Any:
-    bench = SqliteBench(tmp_path / "data")
-    yield bench
-    bench.store.close()
-
-
 @contextmanager
 def opened(file: Path) -> Iterator[Database]:
     with closing(sqlite3.connect(f"{file.as_uri()}?immutable=1", uri=True)) as db:

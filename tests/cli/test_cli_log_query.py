@@ -12,7 +12,6 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from alpo_command import Alpo
@@ -26,13 +25,6 @@ from alpo_cli.exits import UsageProblem
 from alpo_cli.options import Target
 
 FOR_EVER = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
-
-
-@pytest.fixture
-def sqlite(tmp_path: Path) -> Any:
-    bench = SqliteBench(tmp_path / "data")
-    yield bench
-    bench.store.close()
 
 
 @pytest.fixture(params=["live", "alone"])

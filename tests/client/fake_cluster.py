@@ -21,6 +21,7 @@ from anyio.abc import SocketAttribute, SocketStream, TaskGroup, TaskStatus
 from ports import free_port
 
 from alpo.core import requests as q
+from alpo.core.directory import Listing
 from alpo.core.disk import SessionRow
 from alpo.core.requests import Code
 from alpo.wire import requests as r
@@ -74,6 +75,7 @@ class FakeCluster:
         self.reads: list[tuple[int, r.Read]] = []
         self.trims: list[tuple[int, q.Trim]] = []
         self.cursors: dict[str, int] = {}
+        self.listing = Listing()
         #: Number of trims to come that a deposed leader judges, which has not noticed that it leads no more.
         self.stale_trims = 0
         self.page_entries_max = 1000
@@ -161,7 +163,7 @@ class FakeServer:
         self.address = f"127.0.0.1:{port}"
         self.connections = 0
         self.script: Script | None = None
-        #: Problem frame to greet with, instead of a hello.
+        #: Problem frame to greet with, instead of a hello; with NO_SUCH_LOG, those that name a log.
         self.problem: r.Problem | None = None
         #: Newest version of the protocol that it speaks.
         self.speaks = r.VERSION
@@ -217,7 +219,7 @@ class FakeServer:
         hello = decode_hello(bodies[0])
         assert isinstance(hello, r.ClientHello)
         await self._thaw()
-        problem = self.problem
+        problem = None if self.problem and self.problem.code == Code.NO_SUCH_LOG and not hello.log else self.problem
         if hello.version > self.speaks:
             problem = r.Problem(q.Code.INVALID, (
                 f"the other side speaks version {hello.version} of the protocol, this one version {self.speaks}"
@@ -292,8 +294,7 @@ class FakeServer:
                 c.stale_trims -= 1
                 return [r.RequestRefused(number, Code.OUT_OF_RANGE, 0, 0, "", "1,3")]
             if not 0 < request.before_lsn <= c.next_lsn:
-                detail = f"{c.first_lsn},{c.last_lsn}"
-                return [r.RequestRefused(number, Code.OUT_OF_RANGE, 0, 0, "", detail)]
+                return [r.RequestRefused(number, Code.OUT_OF_RANGE, 0, 0, "", f"{c.first_lsn},{c.last_lsn}")]
             c.first_lsn = max(c.first_lsn, request.before_lsn)
             return [q.Trimmed(request[0], c.first_lsn)]
         if isinstance(request, q.SetCursor):
@@ -301,6 +302,8 @@ class FakeServer:
             return [r.Done(number, request.lsn)]
         if isinstance(request, q.ShowSettings):
             return [q.SettingsAre(number, {"payload_bytes_max": c.payload_bytes_max, "batch_bytes_max": 8 << 20})]
+        if isinstance(request, q.ListLogs):
+            return [q.LogsAre(number, c.listing)]
         if isinstance(request, q.ListCursors):
             return [r.CursorTable(number, [(name, lsn, 10 * lsn, 1500) for name, lsn in sorted(c.cursors.items())])]
         if isinstance(request, q.DropCursor):

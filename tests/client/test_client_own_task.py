@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
-from fake_cluster import CUT, SWALLOW, TAKE, TAKE_CUT, Appends, FakeCluster, FakeServer, fake_cluster, hands_over
+from fake_cluster import CUT, SWALLOW, TAKE, TAKE_CUT, Appends, FakeCluster, FakeServer, fake_cluster, hands_over, until
 from test_client_own_thread import WARM, Stepping, interrupt, once
 
 import alpo
@@ -22,11 +22,6 @@ from alpo.client.log import appender_of
 from alpo.core.requests import Code
 
 pytestmark = pytest.mark.anyio
-
-
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await anyio.sleep(0.001)
 
 
 def loan_of(log: alpo.Log) -> Loan | None:

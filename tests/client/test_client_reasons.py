@@ -9,11 +9,13 @@ from contextlib import suppress
 import anyio
 import pytest
 from fake_cluster import SWALLOW, TAKE, FakeCluster, fake_cluster
+from frame_samples import LOG
 
 import alpo
 import alpo.state
 from alpo.client.reasons import ADDRESSES_MAX, TOLD_MAX, OtherCluster, Reasons
 from alpo.client.servers import Servers, given_servers
+from alpo.core.directory import DeletedLog, Listing
 from alpo.core.requests import Code
 from alpo.wire.framing import CLUSTER_TOLD, TLS_ONLY_TOLD
 from alpo.wire.requests import LOGS_VERSION, Problem
@@ -292,6 +294,34 @@ async def test_what_a_server_says_before_it_closes_is_an_error_of_its_own(
                 with pytest.raises(alpo.AlpoError, match=re.escape(text)) as caught:
                     await call(log)
             assert type(caught.value) is kind
+
+
+NOT_HERE = "there is no log billing on this server"
+#: Cases: whether the client knows the log's id, the server asked first, the listing of the first log, and what is told.
+DENIED = [
+    (False, 1, Listing(), "^there is no log billing$"),
+    (False, 3, Listing(), "^there is no log billing$"),
+    (False, 1, Listing((LOG,), (), 4), NOT_HERE),
+    (True, 1, Listing(), NOT_HERE),  # a log of that id may have another name by now
+    (True, 1, Listing((), (DeletedLog(*LOG[:3], LOG.nonce, LOG.first_list),), 3), "^there is no log billing$"),
+]
+
+
+@pytest.mark.parametrize("name", ["append", "opened", "last"])
+@pytest.mark.parametrize(("known", "first", "listing", "why"), DENIED)
+async def test_the_first_log_s_leader_alone_proves_that_there_is_no_log(
+    name: str, known: bool, first: int, listing: Listing, why: str
+) -> None:
+    """Any other server may be behind."""
+    async with fake_cluster() as c:
+        c.listing = listing
+        for server in c.servers.values():
+            server.problem = Problem(Code.NO_SUCH_LOG, NOT_HERE)
+        there = Servers([c.servers[first].address], cluster=LOG.id if known else b"", log="billing")
+        log = alpo.Log(there, "c" if name == "opened" else None, 1.0 if why is NOT_HERE else 500.0, 1, 1)
+        with pytest.raises(alpo.NoSuchLog, match=why):
+            await CALLS[name](log)
+        await log.close()
 
 
 async def test_a_server_that_knows_the_first_log_alone_takes_nothing_for_another() -> None:

@@ -61,14 +61,7 @@ async def test_three_logs_through_the_end_of_a_server_and_of_all(tmp_path: Path)
         for name in NAMES:
             expected = [f"{name} {n}".encode() for n in (1, 2, 3)]
             assert await payloads(running, name) == expected
-
-            async def caught_up(name: str = name, expected: list[bytes] = expected) -> bool:
-                try:
-                    return await payloads(running, name, leader) == expected
-                except alpo.AlpoError:
-                    return False
-
-            await until(caught_up, within_s=60)
+            await until_copy_is(running, name, leader, expected)
         for server in running.servers.values():
             server.kill()
         running.start()
@@ -79,8 +72,15 @@ async def test_three_logs_through_the_end_of_a_server_and_of_all(tmp_path: Path)
             assert [record.payload async for record in log.read(1)] == [b"of the first log"]
 
 
-async def _until_there(path: Path) -> None:
-    await until(path.exists)
+async def until_copy_is(running: Cluster, name: str, server: int, wanted: list[bytes]) -> None:
+    """Wait until the copy of one server has these payloads."""
+    async def so() -> bool:
+        try:
+            return await payloads(running, name, server) == wanted
+        except alpo.AlpoError:
+            return False
+
+    await until(so, within_s=90)
 
 
 @pytest.mark.trio
@@ -91,7 +91,7 @@ async def test_a_server_is_killed_in_the_middle_of_creating_and_of_deleting(tmp_
             async with connect(running.addresses, timeout_s=60) as log:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(log.create_log, name)
-                    await _until_there(running.servers[id].data / "logs" / str(id + 1))
+                    await until((running.servers[id].data / "logs" / str(id + 1)).exists)
                     running.servers[id].kill()
                     running.start(id)
             async with connect(running.addresses, timeout_s=60, log=name) as log:
@@ -104,8 +104,8 @@ async def test_a_server_is_killed_in_the_middle_of_creating_and_of_deleting(tmp_
                     running.servers[id].kill()
                     running.start(id)
         await until_stores_are(running, ["deleted 2", "deleted 3", "deleted 4"])
-        async with connect(running.addresses, timeout_s=3, log="billing") as log:
-            with pytest.raises(alpo.NoSuchLog):
+        async with connect(running.addresses, timeout_s=500, log="billing") as log:
+            with pytest.raises(alpo.NoSuchLog, match=r"^there is no log billing$"):
                 await log.append(b"to a log that is no more")
 
 
@@ -139,14 +139,7 @@ async def test_one_lost_store_of_one_log(tmp_path: Path) -> None:
         for path in (running.servers[lost].data / "logs" / "2").iterdir():
             path.unlink()
         running.start(lost)
-
-        async def has_all() -> bool:
-            try:
-                return await payloads(running, "billing", lost) == [b"%d" % n for n in range(20)]
-            except alpo.AlpoError:
-                return False
-
-        await until(has_all, within_s=90)
+        await until_copy_is(running, "billing", lost, [b"%d" % n for n in range(20)])
         async with connect(running.addresses, timeout_s=30, log="billing") as log:
             assert await log.append(b"20") == 21
 
@@ -169,7 +162,9 @@ async def test_logs_that_come_and_go_leave_nothing(tmp_path: Path, times: int) -
                 assert (await log.create_log("billing")).number == number
                 async with connect(running.addresses, timeout_s=60, log="billing") as billing:
                     assert await billing.append(b"%d" % number) == 1
-                await log.delete_log("billing")
+                    assert await log.delete_log("billing") == number
+                    with pytest.raises(alpo.NoSuchLog, match=r"^there is no log billing$"):
+                        await billing.end(timeout_s=500)
                 if number == 3:
                     await until_stores_are(running, [])
                     before = left()

@@ -245,3 +245,10 @@ class Cluster(Stage, Watcher):
 
     def log_of(self, id: int) -> list[Entry]:
         return list(self.hosts[id].store.replay(1))
+
+
+def ask(cluster: Cluster, request: Any) -> Any:
+    """The leader's reply to a request."""
+    cluster.give(cluster.reigning.me.id, request)
+    cluster.run(1.0)
+    return cluster.reply_to(request.origin)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from cluster_kit import Cluster
+from cluster_kit import Cluster, ask
 from session_leader import CLIENT
 
 from alpo.core.messages import AppendAnswer, AppendRequest, Envelope
@@ -31,12 +29,6 @@ def clean(cluster: Cluster, id: int, upto_id: int) -> Replica:
     cluster.run(0.5)
     assert host.replica is not None
     return host.replica
-
-
-def ask(cluster: Cluster, request: Any) -> Any:
-    cluster.give(cluster.reigning.me.id, request)
-    cluster.run(1.0)
-    return cluster.reply_to(request.origin)
 
 
 def test_r19_what_all_hold_is_cleaned_and_survives_a_restart() -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from cluster_kit import Cluster
+from cluster_kit import Cluster, ask
 from session_leader import CLIENT
 
 from alpo.core import operator_requests
@@ -23,12 +21,6 @@ def loaded(count: int = 20) -> Cluster:
         cluster.append(CLIENT, serial, b"%d" % serial)
     cluster.run(2.0)
     return cluster
-
-
-def ask(cluster: Cluster, request: Any) -> Any:
-    cluster.give(cluster.reigning.me.id, request)
-    cluster.run(1.0)
-    return cluster.reply_to(request.origin)
 
 
 def clean_to_lsn(cluster: Cluster, id: int, next_lsn: int) -> int:

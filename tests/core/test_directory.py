@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cluster_kit import Cluster
+from cluster_kit import Cluster, ask
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -154,12 +154,6 @@ def test_another_shape_is_no_directory(plain: Any) -> None:
 
 
 # -- requests to a leader -----------------------------------------------------------------------------------
-
-
-def ask(cluster: Cluster, request: Any) -> Any:
-    cluster.give(cluster.reigning.me.id, request)
-    cluster.run(1.0)
-    return cluster.reply_to(request.origin)
 
 
 def refused(reply: Any) -> Code:

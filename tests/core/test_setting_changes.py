@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cluster_kit import Cluster
+from cluster_kit import Cluster, ask
 from session_leader import CLIENT, RANDOM, A, B, C, Leader, refused
 
 from alpo.core import settings as setting_rules
@@ -16,12 +16,6 @@ from alpo.core.requests import ChangeSettings, Code, OpenSession, Refused, Setti
 from alpo.core.settings import Settings
 
 DEFAULT = Settings().values()
-
-
-def ask(cluster: Cluster, request: Any) -> Any:
-    cluster.give(cluster.reigning.me.id, request)
-    cluster.run(1.0)
-    return cluster.reply_to(request.origin)
 
 
 def change(cluster: Cluster, origin: str, **changes: tuple[int, int]) -> Any:

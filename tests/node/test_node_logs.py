@@ -13,6 +13,7 @@ import pytest
 import trio
 from node_rig import Client, Rig, append, connect, connect_raw, create, founded, lone, random_id, read, rig, until
 
+import alpo
 from alpo.core import requests as q
 from alpo.core.ready import Alarm
 from alpo.core.requests import Code
@@ -144,15 +145,25 @@ async def test_a_deletion_is_told_once_a_majority_of_the_stores_is_moved(tmp_pat
         async def delete() -> None:
             told.append(await ask_leader(r, q.DeleteLog(1, "billing", b"d" * 16)))
 
+        async def delete_again(timeout_s: float) -> None:
+            async with alpo.connect(r.addresses, log="default") as log:
+                told.append(await log.delete_log("billing", timeout_s))
+
         nursery.start_soon(delete)
         moved = tmp_path / str(leader.us.me.id) / "deleted"
         await until(lambda: moved.exists() and len(list(moved.iterdir())) == 1)
         again = await (await connect(leader.us.address)).ask(q.ListLogs(1))
         assert again.listing.logs == () and not told
+        nursery.start_soon(delete_again, 500)
+        await until(lambda: len(leader.hosted._deletions) == 2)  # type: ignore[union-attr]
+        assert not told
         goes.popitem()[1].set()
-        await until(lambda: bool(told))
-        assert isinstance(told[0], q.LogDeleted)
+        await until(lambda: len(told) == 2)
+        assert 2 in told and any(isinstance(each, q.LogDeleted) for each in told)
         goes.popitem()[1].set()
+        await until(lambda: not any(2 in node.hosted._made for node in r.nodes))  # type: ignore[union-attr]
+        with pytest.raises(alpo.NoSuchLog):
+            await delete_again(500)
 
 
 async def _move_later(move: Callable[[Any], Awaitable[None]], go: trio.Event, action: Any) -> None:

@@ -157,7 +157,7 @@ async def operating(log: Log, since: datetime) -> None:
     assert_type(await log.logs(), list[LogInfo])
     assert_type(await log.set_log("billing", lead=0), LogInfo)
     assert_type(await log.rename_log("billing", "bills"), LogInfo)
-    await log.delete_log("bills")
+    assert_type(await log.delete_log("bills"), int)
     try:
         await log.create_log("bills")
     except (alpo.LogExists, alpo.NoSuchLog) as error:
@@ -272,7 +272,7 @@ def blocking_operations(log: SyncLog, since: datetime) -> None:
     assert_type(log.logs(), list[LogInfo])
     assert_type(log.set_log("billing", keep_bytes=0), LogInfo)
     assert_type(log.rename_log("billing", "bills"), LogInfo)
-    log.delete_log("bills")
+    assert_type(log.delete_log("bills"), int)
 
 
 def blocking_program() -> None:

@@ -16,7 +16,7 @@ from alpo.client.arguments import need_seconds, seconds_text
 from alpo.client.connection import Connection, Lost
 from alpo.client.reasons import AWAY, UNSEEN, code_name, kind_of
 from alpo.client.retry import ATTEMPT_S, Again, Clock, retried
-from alpo.client.servers import Servers
+from alpo.client.servers import Final, Servers
 from alpo.core.requests import Code
 from alpo.errors import (
     AlpoError,
@@ -150,6 +150,8 @@ async def until_answered(
                 return result
             servers.hint = None
             servers.reasons.lost(connection.address, Unavailable(f"{connection.address} does not answer"))
+        except Final as lost:
+            raise lost.reason from lost
         except Lost as lost:
             if connection is not None:  # else the code that dialled has noted the loss
                 servers.reasons.lost(connection.address, lost.reason)

@@ -3,13 +3,15 @@
 Laws:
 
 * The first log keeps the directory of the others: these are calls of a `Log` of the first one, and any other refuses.
-* A creation and a deletion carry a nonce of this call: a repeated try is told what became of the first one.
+* A creation and a deletion carry a nonce of this call: a repeated try is told what became of the first one. A deletion
+  that another call began is waited for by the nonce of that one: no other log of the name is deleted instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import anyio
 
@@ -20,9 +22,9 @@ from alpo.core.entries import INT_MAX
 from alpo.core.requests import Code
 from alpo.core.settings import Settings as CoreSettings
 from alpo.errors import LogExists, NoSuchLog, Unavailable
-from alpo.wire import requests as w
 
-from .asking import Asking, Refusals
+from .asking import Make, Refusals
+from .status import StatusCalls
 
 #: The core's names of options -> those of arguments here.
 _OPTIONS = {"keep_ms": "keep_s", "keep_bytes": "keep_bytes", "bytes_max": "bytes_max", "lead": "lead"}
@@ -45,7 +47,7 @@ class LogInfo:
     bytes_max: int | None
 
 
-class LogCalls(Asking):
+class LogCalls(StatusCalls):
     """The calls of a `Log` about the other logs of its cluster. They are made by a `Log` of the first one."""
 
     async def create_log(
@@ -67,10 +69,8 @@ class LogCalls(Asking):
         given = _core_options(keep_s, keep_bytes, bytes_max, lead)
         nonce, settings = self._servers.rng.randbytes(NONCE_BYTES), CoreSettings().to_plain()
         try:
-            made = (await self._ask(
-                lambda number: q.CreateLog(number, name, nonce, LogOptions(**given), settings), q.LogIs, seconds,
-                _refusals(name),
-            )).log
+            create = partial(q.CreateLog, name=name, nonce=nonce, options=LogOptions(**given), settings=settings)
+            made = await self._log_told(create, seconds, name)
         except LogExists:
             if not if_missing:
                 raise
@@ -84,6 +84,9 @@ class LogCalls(Asking):
                 raise NoSuchLog(f"the log {name} was deleted since", log=name)
             made = there
         return _info(made)
+
+    async def _log_told(self, make: Make, timeout_s: float, name: str, new: str = "") -> NamedLog:
+        return (await self._ask(make, q.LogIs, timeout_s, _refusals(name, new))).log
 
     async def _named(self, name: str, given: Mapping[str, int], timeout_s: float) -> NamedLog:
         """The log of this name, which has the options that are given. Raises `LogExists` if it has others."""
@@ -110,9 +113,7 @@ class LogCalls(Asking):
         if not changes:
             raise ValueError("nothing to change: keep_s, keep_bytes, bytes_max or lead")
         _need_name(name)
-        return _info((await self._ask(
-            lambda number: q.SetLog(number, name, changes), q.LogIs, seconds, _refusals(name)
-        )).log)
+        return _info(await self._log_told(partial(q.SetLog, name=name, changes=changes), seconds, name))
 
     async def rename_log(self, name: str, new: str, timeout_s: float | None = None) -> LogInfo:
         """Give a log another name; its id, its sessions and its readers stay. Raises `NoSuchLog`, `LogExists`,
@@ -120,19 +121,34 @@ class LogCalls(Asking):
         seconds = self._seconds(timeout_s)
         _need_name(name)
         _need_name(new)
-        return _info((await self._ask(
-            lambda number: q.RenameLog(number, name, new), q.LogIs, seconds, _refusals(name, new)
-        )).log)
+        return _info(await self._log_told(partial(q.RenameLog, name=name, new=new), seconds, name, new))
 
-    async def delete_log(self, name: str, timeout_s: float | None = None) -> None:
+    async def delete_log(self, name: str, timeout_s: float | None = None) -> int:
         """Delete a log, for good; done once no append that is made from then on can be acknowledged. Its servers move
-        its files to ``deleted/`` in their data directories. Raises `NoSuchLog`, `Unavailable`: the log may be deleted
-        all the same.
+        its files to ``deleted/`` in their data directories. Returns its number.
+
+        If a log of this name is being deleted already, this waits for the end of that. Raises `NoSuchLog`,
+        `Unavailable`: the log may be deleted all the same, and the same call again is safe.
         """
-        seconds = self._seconds(timeout_s)
+        give_up_s = anyio.current_time() + self._seconds(timeout_s)
         _need_name(name)
-        nonce = self._servers.rng.randbytes(NONCE_BYTES)
-        await self._ask(lambda number: q.DeleteLog(number, name, nonce), q.LogDeleted, seconds, _refusals(name))
+
+        def left_s() -> float:
+            return max(0.0, give_up_s - anyio.current_time())
+
+        async def deleted(nonce: bytes) -> int:
+            ask = partial(q.DeleteLog, name=name, nonce=nonce)
+            return (await self._ask(ask, q.LogDeleted, left_s(), _refusals(name))).log.number
+
+        try:
+            return await deleted(self._servers.rng.randbytes(NONCE_BYTES))
+        except NoSuchLog:
+            listing = (await self._ask(q.ListLogs, q.LogsAre, left_s())).listing
+            kept = {log["number"] for row in await self.status(left_s()) for log in row.get("logs", ())}
+            for gone in listing.deleted:
+                if gone.name == name and gone.number in kept:
+                    return await deleted(gone.ended)
+            raise
 
 
 def _need_name(name: str) -> None:
@@ -170,10 +186,7 @@ def _info(log: NamedLog) -> LogInfo:
 
 
 def _refusals(name: str, new: str = "") -> Refusals:
-    def no_such_log(refused: w.RequestRefused) -> NoSuchLog:
-        return NoSuchLog(refused.detail, log=name)
-
-    def log_exists(refused: w.RequestRefused) -> LogExists:
-        return LogExists(refused.detail, log=new or name)
-
-    return {Code.NO_SUCH_LOG: no_such_log, Code.LOG_EXISTS: log_exists}
+    return {
+        Code.NO_SUCH_LOG: lambda refused: NoSuchLog(refused.detail, log=name),
+        Code.LOG_EXISTS: lambda refused: LogExists(refused.detail, log=new or name),
+    }

@@ -221,8 +221,7 @@ def parse_setting(name: str, text: str) -> float:
 
 
 def check_setting(name: str, value: float) -> None:
-    """Check a setting's value. Raises ValueError for an unknown name (lists the known ones) or a value out of bounds.
-    """
+    """Check a setting's value. Raises ValueError for an unknown name (lists those known) or a value out of bounds."""
     low, high = _bounds(name)
     kind = float | int if name == _TTL_S else int
     if not isinstance(value, kind) or isinstance(value, bool) or not low <= value <= high:  # NaN too

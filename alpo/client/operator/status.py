@@ -171,8 +171,7 @@ class ServerEvent(NamedTuple):
 
 
 class Silent(NamedTuple):
-    """A server whose events are missing, or not complete; ``id`` is None where it is not known, ``why`` is for people.
-    """
+    """A server whose events are missing, or incomplete; ``id`` is None where it is not known, ``why`` is for people."""
 
     id: int | None
     address: str
