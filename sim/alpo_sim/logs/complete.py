@@ -4,7 +4,7 @@ with a founded log, which elects leaders and takes appends while it is deleted.
 The hostings are the real ones. The first log is a list of entries that only grows: whoever leads it knows all of them,
 others any part. A store is empty, begun, or not there; a replica of the log is no more than that. Every order of these
 is gone through: a server learns the next entry, a store is made, a hello arrives, time passes, the log begins, stops or
-is moved away; and within bounds servers crash, lose their store, and take over.
+is moved away; and within bounds servers crash, lose their store, each once, and take over.
 
 Demands in every state: a log is founded once, by a majority; a store has begun only under the incarnation that the
 first list has; no store is moved away whose log is not deleted; once some leader says that the deletion is done, no

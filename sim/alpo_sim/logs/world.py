@@ -181,7 +181,8 @@ class LogsWorld(World):
         self._looking: dict[int, int] = dict.fromkeys(ids, 0)
         #: Host -> what its hosting saw at its last step, if nothing was told to it since.
         self._seen: dict[int, h.Facts] = {}
-        self._whole: bool | None = None  # nothing is missing; None: something has changed since that was looked at
+        #: True if nothing is `missing`; None: something has changed since that was looked at.
+        self._whole: bool | None = None
         self._epoch: dict[tuple[int, int], int] = {}
         #: Hosts that are connected -> who they were then.
         self._joined: dict[tuple[int, int], tuple[Identity, Identity]] = {}
