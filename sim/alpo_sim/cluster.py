@@ -279,8 +279,11 @@ class Cluster:
 
     def leader(self) -> Replica | None:
         """The leader of the highest term, if it has guaranteed an entry of that term."""
-        leading = [r for r in self.replicas() if r.state is State.LEADER]
-        top = max(leading, key=lambda r: r.term, default=None)
+        top: Replica | None = None
+        for host in self.stage.hosts.values():
+            replica = host.replica
+            if replica is not None and replica.state is State.LEADER and (top is None or replica.term > top.term):
+                top = replica
         if top is None or top.leadership is None or top.guaranteed_id < top.leadership.first_id:
             return None
         return top

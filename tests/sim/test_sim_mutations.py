@@ -26,7 +26,7 @@ FIRST = {
     "P6": 2, "P7": 3, "P11": 3, "P12": 65, "P14": 6, "P16": 2, "P18": 3, "P19": 4, "P22": 2, "P33": 5, "P34": 31,
     "P42": 16, "P46": 4, "P57": 3, "P66": 4, "P67": 4, "P68": 4, "P71": 3, "P72": 3, "P81": 2, "P82": 2, "P83": 2,
     "P84": 2, "P85": 3, "P88": 4, "P92": 2, "W4": 9, "W8": 5, "W9": 51,
-    "L5": 6, "L7": 3, "L8": 2, "L10": 21, "L11": 6, "L12": 3, "L13": 8,
+    "L5": 6, "L7": 3, "L8": 2, "L10": 21, "L11": 6, "L12": 3, "L13": 8, "L16": 3, "L17": 6,
 }
 #: One mutation for each different world; a few run every time, beside the fixed seeds, and all in the soak.
 WORLDS = list({(m.options(FIRST.get(m.name, 1)), m.makes): m.name for m in MUTATIONS.values()}.values())

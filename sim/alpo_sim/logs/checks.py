@@ -26,6 +26,8 @@ class DirectoryChecks:
         self._members: MemberList | None = None
         self._last_number = 1
         self._founded: dict[int, bytes] = {}
+        #: Server -> its directory, as it was last found equal to the log's, and the log's.
+        self._equal: dict[int, tuple[Listing, Listing]] = {}
 
     @property
     def now(self) -> Listing:
@@ -45,6 +47,8 @@ class DirectoryChecks:
                 raise Broken("directory", f"entry {entry.id} makes no sense: {error}") from error
             if self.now.next_number != self._last_number + 1:
                 raise Broken("founding", f"after entry {entry.id} the next number is {self.now.next_number} again")
+            if len({log.name for log in self.now.logs}) < len(self.now.logs):
+                raise Broken("directory", f"after entry {entry.id} two logs have one name: {self.now.logs}")
             if fields["op"] == "found":
                 self._check_found(fields["number"], MemberList.from_plain(fields["members"]))
 
@@ -59,8 +63,11 @@ class DirectoryChecks:
         """Check that a server's guaranteed directory is that of the one log."""
         upto_id = max(replica.guaranteed_id, replica.applied_id)
         wanted = next(listing for id, listing in reversed(self.listings) if id <= upto_id)
-        if replica.directory.guaranteed != wanted:
-            self._differs(replica, wanted)
+        has, equal = replica.directory.guaranteed, self._equal.get(replica.me.id)
+        if equal is None or has is not equal[0] or wanted is not equal[1]:
+            if has != wanted:
+                self._differs(replica, wanted)
+            self._equal[replica.me.id] = has, wanted
 
     def _differs(self, replica: Replica, wanted: Listing) -> None:
         raise Broken("directory", f"server {replica.me.id}'s directory as of entry {replica.guaranteed_id} is "

@@ -17,30 +17,12 @@ from typing import Any
 
 from alpo.core.directory import NamedLog
 from alpo.core.entries import Entry
+from alpo.core.hosting import words as h
 from alpo.core.hosting.facts import facts, facts_of, standing_in
 from alpo.core.hosting.hosting import Hosting
-from alpo.core.hosting.words import (
-    HOSTING,
-    Action,
-    Change,
-    Facts,
-    Found,
-    FoundStore,
-    HandLog,
-    HostMessage,
-    LogHello,
-    MakeStore,
-    MoveStore,
-    RunLog,
-    Standing,
-    StopLog,
-    StoreState,
-    Tell,
-)
 from alpo.core.members import Identity, MemberList, StartStatus
 from alpo.core.messages import Envelope, Room
 from alpo.core.ready import Begin
-from alpo.core.replica import Replica
 from alpo.core.requests import Appended, FoundLog, Reply, Transfer
 from alpo.core.settings import Settings
 
@@ -118,7 +100,7 @@ class OneLog(Cluster):
         self.stage.now_us = self._world.now_us
         self.crash(id)
 
-    def close_on(self, id: int) -> Standing:
+    def close_on(self, id: int) -> h.Standing:
         """End this log's replica on a host in an orderly way. Returns how its store stands."""
         self.stage.now_us = self._world.now_us
         host = self.stage.hosts[id]
@@ -126,7 +108,7 @@ class OneLog(Cluster):
             self.stage.crash(id, len(host.writes))
         return self.standing_on(id)
 
-    def standing_on(self, id: int) -> Standing:
+    def standing_on(self, id: int) -> h.Standing:
         """Standing of the store on a host, by its disk."""
         store = self.stage.hosts[id].store
         boot = store.boot()
@@ -167,10 +149,10 @@ class OneLog(Cluster):
 
     def _on_ready(self, host: Host, may_stop: bool) -> None:
         super()._on_ready(host, may_stop)
-        self._world.look_soon(host.id)
+        self._world.look_soon(host.id, False)
 
     def _on_reply(self, host: Host, reply: Reply) -> None:
-        if reply.origin == HOSTING:
+        if reply.origin == h.HOSTING:
             return
         ended_lsn = self._world.done.get(self.number)
         if isinstance(reply, Appended) and ended_lsn is not None and reply.lsns[-1] >= ended_lsn:
@@ -190,13 +172,17 @@ class LogsWorld(World):
         super().__init__(options, record=record)
         ids = list(self.stage.hosts)
         self.hostings: dict[int, Hosting] = {}
-        self._stores: dict[int, dict[int, FoundStore]] = {id: {} for id in ids}
+        self._stores: dict[int, dict[int, h.FoundStore]] = {id: {} for id in ids}
         #: Host -> number -> id of the cluster that a store is being made for.
         self._making: dict[int, dict[int, bytes]] = {id: {} for id in ids}
         #: Host -> stores of deleted logs that were moved away.
-        self._moved_away: dict[int, list[FoundStore]] = {id: [] for id in ids}
+        self._moved_away: dict[int, list[h.FoundStore]] = {id: [] for id in ids}
         self._lost_some = False
         self._looking: dict[int, int] = dict.fromkeys(ids, 0)
+        #: Host -> what its hosting saw at its last step, if nothing was told to it since.
+        self._seen: dict[int, h.Facts] = {}
+        #: True if nothing is `missing`; None: something has changed since that was looked at.
+        self._whole: bool | None = None
         self._epoch: dict[tuple[int, int], int] = {}
         #: Hosts that are connected -> who they were then.
         self._joined: dict[tuple[int, int], tuple[Identity, Identity]] = {}
@@ -226,10 +212,10 @@ class LogsWorld(World):
         self.hostings[id] = Hosting(id, stores, self.options.election_timeout_us / SECOND, FIT_S)
         self.look_soon(id)
 
-    def _state_of(self, id: int, store: FoundStore) -> FoundStore:
+    def _state_of(self, id: int, store: h.FoundStore) -> h.FoundStore:
         log = self.logs[store.number]
         boot = log.stage.hosts[id].store.boot()
-        state = StoreState.STARTED if boot.start.status is StartStatus.STARTED else StoreState.EMPTY
+        state = h.StoreState.STARTED if boot.start.status is StartStatus.STARTED else h.StoreState.EMPTY
         return store._replace(incarnation=boot.me.incarnation, state=state, standing=log.standing_on(id))
 
     def crash(self, id: int) -> None:
@@ -243,6 +229,7 @@ class LogsWorld(World):
 
     def _crashed(self, id: int) -> None:
         self.hostings.pop(id, None)
+        self._whole = None
         self._heard_of.forget(id)
         self._ending = {each for each in self._ending if each[0] != id}
         self.failed = {each for each in self.failed if each[0] != id}
@@ -282,7 +269,7 @@ class LogsWorld(World):
         log = self.logs[number]
         log.lose_store(id)  # an empty disk of a fresh incarnation
         incarnation = log.stage.hosts[id].store.boot().me.incarnation
-        self._stores[id][number] = FoundStore(number, incarnation, StoreState.EMPTY, cluster)
+        self._stores[id][number] = h.FoundStore(number, incarnation, h.StoreState.EMPTY, cluster)
 
     def _may_lose(self, log: OneLog, id: int) -> bool:
         """True if the promise of a log holds without its store on a host."""
@@ -375,7 +362,7 @@ class LogsWorld(World):
                 (hosting.connected if whole else hosting.gone)(other)
             self.look_soon(one)
 
-    def _tell(self, id: int, peer: int, message: HostMessage) -> None:
+    def _tell(self, id: int, peer: int, message: h.HostMessage) -> None:
         pair = min(id, peer), max(id, peer)
         if pair not in self._joined or not self.up(peer):
             return
@@ -386,10 +373,10 @@ class LogsWorld(World):
         at_us = self._last_us[id, peer] = max(arrivals[0], self._last_us.get((id, peer), 0))
         self.at(at_us, self._heard, id, peer, self._epoch[pair], message)
 
-    def _heard(self, id: int, peer: int, epoch: int, message: HostMessage) -> None:
+    def _heard(self, id: int, peer: int, epoch: int, message: h.HostMessage) -> None:
         pair = min(id, peer), max(id, peer)
         if self._epoch.get(pair) == epoch and pair in self._joined and id in self.hostings and peer in self.hostings:
-            replica = None if isinstance(message, LogHello) else self.logs[message.number].stage.hosts[peer].replica
+            replica = None if isinstance(message, h.LogHello) else self.logs[message.number].stage.hosts[peer].replica
             reign = replica.term if replica is not None and facts_of(replica).leads else None
             self._heard_of.note(peer, id, message, reign)
             self.hostings[peer].heard(self.stage.hosts[id].running.me, message)
@@ -404,10 +391,13 @@ class LogsWorld(World):
     def _on_ready(self, host: Host, may_stop: bool) -> None:
         super()._on_ready(host, may_stop)
         if hasattr(self, "hostings"):
-            self.look_soon(host.id)
+            self.look_soon(host.id, False)
 
-    def look_soon(self, id: int) -> None:
-        """Have a host's hosting take a step within the next moment."""
+    def look_soon(self, id: int, news: bool = True) -> None:
+        """Have a host's hosting take a step within the next moment; without ``news``, if what it sees has changed."""
+        self._whole = None
+        if news:
+            self._seen.pop(id, None)
         if self._looking[id] <= self.now_us:
             self._looking[id] = self.now_us + 1 + self.rng.randrange(MS)
             self.at(self._looking[id], self._look, id)
@@ -422,14 +412,17 @@ class LogsWorld(World):
             return
         replica = host.replica
         self.directory.compare(replica)
-        facts = self.facts(id, replica)
-        for action in hosting.step(facts, host.mono_s(self.now_us)):
-            self._act(id, action)
-        for gone in facts.listing.deleted if facts.leads else ():
-            if gone.number not in self.done and not hosting.deleting(gone):
-                log = self.logs.get(gone.number)
-                ends = [each.log.next_lsn for each in log.replicas()] if log is not None else []
-                self.done[gone.number] = max(ends, default=1)
+        running = {n: one for n, log in self.logs.items() if (one := log.stage.hosts[id].replica) is not None}
+        sees, now_s = facts(replica, running), host.mono_s(self.now_us)
+        if sees != self._seen.get(id) or now_s >= hosting.deadline_s():
+            self._seen[id], self._whole = sees, None
+            for action in hosting.step(sees, now_s):
+                self._act(id, action)
+            for gone in sees.listing.deleted if sees.leads else ():
+                if gone.number not in self.done and not hosting.deleting(gone):
+                    log = self.logs.get(gone.number)
+                    ends = [each.log.next_lsn for each in log.replicas()] if log is not None else []
+                    self.done[gone.number] = max(ends, default=1)
         due_us = host.when_us(hosting.deadline_s())
         if due_us < 1 << 60:
             self.at(max(due_us, self.now_us + 1), self._look_again, id, host.boots)
@@ -438,13 +431,8 @@ class LogsWorld(World):
         if self.stage.hosts[id].boots == boots:
             self.look_soon(id)
 
-    def facts(self, id: int, replica: Replica) -> Facts:
-        """View of a host's hosting."""
-        running = {number: log.stage.hosts[id].replica for number, log in self.logs.items()}
-        return facts(replica, {number: one for number, one in running.items() if one is not None})
-
-    def _act(self, id: int, action: Action) -> None:
-        if isinstance(action, MakeStore):
+    def _act(self, id: int, action: h.Action) -> None:
+        if isinstance(action, h.MakeStore):
             here = self.stage.hosts[id].running.directory.guaranteed
             row = self.directory.now.get(action.number) or here.get(action.number)
             assert row is not None
@@ -452,29 +440,29 @@ class LogsWorld(World):
                 self.logs[action.number] = OneLog(self, row)
             self._making[id][action.number] = self.stage.hosts[id].running.cluster
             self.after(self.rng.randrange(20 * MS), self._made, id, self.stage.hosts[id].boots, action.number)
-        elif isinstance(action, RunLog):
+        elif isinstance(action, h.RunLog):
             first = None if action.first_list is None else action.first_list.to_plain()
             self.logs[action.log.number].run_on(id, action.log, first)
-        elif isinstance(action, StopLog | MoveStore):
-            end = self._stopped if isinstance(action, StopLog) else self._moved
+        elif isinstance(action, h.StopLog | h.MoveStore):
+            end = self._stopped if isinstance(action, h.StopLog) else self._moved
             self._ending.add((id, action.number))
             self.after(self.rng.randrange(20 * MS), end, id, self.stage.hosts[id].boots, action)
-        elif isinstance(action, Tell):
-            for told in action.message.logs if isinstance(action.message, LogHello) else ():
+        elif isinstance(action, h.Tell):
+            for told in action.message.logs if isinstance(action.message, h.LogHello) else ():
                 self.directory.told(id, told, self._stores[id], self._moved_away[id])
             peers = list(self.stage.hosts) if action.peer is None else [action.peer]
             for peer in peers:
                 if peer != id:
                     self._tell(id, peer, action.message)
-        elif isinstance(action, Found):
+        elif isinstance(action, h.Found):
             self.ask(id, FoundLog(action.number, action.first_list.to_plain()))
-        elif isinstance(action, Change):
+        elif isinstance(action, h.Change):
             log = self.logs[action.number]
             self.directory.may_change(id, action.number, action.request, self._lists_for(id, log))
             log.disks.removing_until_us = self.now_us + 15 * SECOND
             self._ask_log(id, log, action.request)
-        elif isinstance(action, HandLog):
-            self._ask_log(id, self.logs[action.number], Transfer(HOSTING, action.target))
+        elif isinstance(action, h.HandLog):
+            self._ask_log(id, self.logs[action.number], Transfer(h.HOSTING, action.target))
 
     def _lists_for(self, id: int, log: OneLog) -> list[MemberList]:
         """The lists of the first log that the leader of a log may follow: none older than what it has heard of."""
@@ -494,14 +482,14 @@ class LogsWorld(World):
             self.hostings[id].made(self._stores[id][number])
             self.look_soon(id)
 
-    def _stopped(self, id: int, boots: int, action: StopLog) -> None:
+    def _stopped(self, id: int, boots: int, action: h.StopLog) -> None:
         number = action.number
         if self.stage.hosts[id].boots == boots and id in self.hostings:
             self._ending.discard((id, number))
             self.hostings[id].stopped(number, self.logs[number].close_on(id))
             self.look_soon(id)
 
-    def _moved(self, id: int, boots: int, action: MoveStore) -> None:
+    def _moved(self, id: int, boots: int, action: h.MoveStore) -> None:
         number = action.number
         if self.stage.hosts[id].boots == boots and id in self.hostings:
             self._ending.discard((id, number))
@@ -510,11 +498,11 @@ class LogsWorld(World):
                 self._check_retired(id, store)
             else:
                 self.directory.may_move(id, number)
-                self._moved_away[id].append(store._replace(state=StoreState.STOPPED))
+                self._moved_away[id].append(store._replace(state=h.StoreState.STOPPED))
             self.hostings[id].moved(number)
             self.look_soon(id)
 
-    def _check_retired(self, id: int, store: FoundStore) -> None:
+    def _check_retired(self, id: int, store: h.FoundStore) -> None:
         """Check that a store that makes room for another one is out of its log."""
         log = self.logs[store.number]
         if any(members.holds(Identity(id, store.incarnation)) for members in log.lists.in_force()):
@@ -547,9 +535,14 @@ class LogsWorld(World):
 
     def _demand_hosted(self) -> None:
         ends_us = self.now_us + HOSTED_WITHIN_US
-        while not self.run_until(min(self.now_us + SECOND, ends_us), lambda: next(self.missing(), "") == ""):
+        while not self.run_until(min(self.now_us + SECOND, ends_us), self._hosted):
             if self.now_us >= ends_us:
                 raise Broken("no progress", f"hosted logs are not as they should be: {list(self.missing())}")
+
+    def _hosted(self) -> bool:
+        if self._whole is None:
+            self._whole = not any(self.missing())
+        return self._whole
 
     def _demand_without_leader(self) -> None:
         """End the replica that leads one log, with its host up, and demand that the others go on."""

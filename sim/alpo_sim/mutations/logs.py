@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from alpo.core import directory, snapshots
 from alpo.core.directory import Directory, Listing
+from alpo.core.handover import Handover
 from alpo.core.hosting import leading
+from alpo.core.hosting.hosting import Hosting
 from alpo.core.hosting.leading import Leading
 from alpo.core.hosting.words import Follow, HostMessage
 from alpo.core.messages import AppendRequest, Envelope
@@ -194,5 +196,19 @@ LOGS = (
     _made(
         "L10", "logs", "an expunge leaves the directory as it was", "two servers have different logs",
         (edit(Replica, "expunge", ("in self._made:", "in self._made[:-1]:")),), _TORN, ("directory", "alarm"),
+    ),
+    _made(
+        "L16", "logs", "two logs may have one name", "a client that names one finds the other",
+        (edit(directory, "_free", ("if listing.named(name) is not None", "if False")),
+         edit(OperatorRequests, "_create_log", ("if there.named(request.name) is not None", "if False"))),
+        _PLAIN, ("directory",),
+    ),
+    _made(
+        "L17", "logs", "a store that its log has retired stays", "a server that comes back as a member lacks the log",
+        (edit(Hosting, "_keep", ("runs is not None and runs.retired", "False")),), _CHANGING, ("no progress",),
+    ),
+    _made(
+        "L18", "R28", "the heir of a log is never told", "a log stays with the server that leads it",
+        (edit(Handover, "_tell", ("r.out.send(target.who, HandOver(r.term))", "pass")),), _PLAIN, ("no progress",),
     ),
 )
