@@ -19,12 +19,13 @@ ROOT = Path(__file__).parents[1]
 #: and 1,500 of sim; servers that host several logs, with their messages, files and
 #: clients, 1,400 more of alpo, and 230 for what operators see of them; `--log` is an option of every command of a
 #: cluster. Rights and sizes of one log took 340 words of the manual. Logs in Spark, in simulated clusters and in files
-#: by their names took 140 lines of alpo. Logs in the soak and in an upgrade took 430 lines of tests.
+#: by their names took 140 lines of alpo. Logs in the soak and in an upgrade took 430 lines of tests. Heartbeats that need
+#: no step, and one timer for all logs, took 160 lines of alpo, and their comparison with steps 50 of tests.
 BUDGET = {
-    "lines of alpo": 53_450,
+    "lines of alpo": 53_700,
     "lines of cli": 10_850,
     "lines of sim": 19_150,
-    "lines of tests": 72_800,
+    "lines of tests": 72_890,
     "files of alpo, cli and sim": 342,
     "options of alpo and alpo-pipeline": 701,
     "words of docs and README": 65_900,

@@ -1,4 +1,4 @@
-"""What the event loop waits for: sockets that are read from, all that one pass brings being one group; and time.
+"""Sockets and times that the event loop waits for: all that one pass brings of the sockets is one group.
 
 A task for each socket would cost a task switch and a system call to wait again, for every receive.
 

@@ -52,7 +52,7 @@ class Told:
         return [type(item) for step in self.steps for item in step].count(Tick)
 
     def take_known(self, item: object, now_s: float, wall_ms: int) -> None:
-        """Nothing is known."""
+        """Know nothing, so that all is stepped."""
 
     def can_wait(self, item: object) -> bool:
         return isinstance(item, self.waits)

@@ -15,7 +15,7 @@ from alpo_sim.world import World, run_world
 
 
 def state(it: Any, seen: set[int]) -> Any:
-    """All that an object holds, for comparisons; what was met before is left out."""
+    """Contents of an object, for comparisons; what was met before is left out."""
     if isinstance(it, int | float | str | bytes | None):
         return it
     if id(it) in seen:

@@ -101,6 +101,15 @@ class DirectoryChecks:
         return log.options.lead if log.options.lead in voters else voters[number % len(voters)]
 
 
+def are_too_few(voters: MemberList | None, first: MemberList | None, replicas: Iterable[Replica]) -> bool:
+    """True if a majority of a log's voters are on hosts that have left the cluster and have lost the first log's store,
+    so that they run no log. ``first``: the members of the first log; ``replicas``: those of it that are up."""
+    if voters is None or first is None:
+        return False
+    there = {*(member.id for member in first.replicas), *(r.me.id for r in replicas if r.first_start.started)}
+    return sum(member.id in there for member in voters.voters) < voters.majority
+
+
 class HeardOf:
     """Account of what the hostings of hosts that are up have heard from others."""
 

@@ -33,7 +33,7 @@ from ..cluster import Cluster
 from ..host import Host
 from ..options import MS, SECOND, Options
 from ..world import World, demand_members, demand_progress, demand_settled
-from .checks import DirectoryChecks, HeardOf
+from .checks import DirectoryChecks, HeardOf, are_too_few
 from .operators import LogOperator
 
 #: Time, once all is whole, until every log has the members and stores that it is to have.
@@ -559,16 +559,10 @@ class LogsWorld(World):
                 return
 
     def _is_beyond_help(self, log: OneLog) -> bool:
-        """True if nobody leads a log, and nobody need: its founders lost their stores, or a majority of its voters are
-        on hosts that have left the cluster and lost the first log's store, so that they run no log."""
+        """True if nobody leads a log, and nobody need: its founders lost their stores, or too few voters can run it."""
         if log.leader() is not None:
             return False
-        first, latest = self.lists.latest, log.lists.latest
-        if log.early_lost or first is None or latest is None:
-            return bool(log.early_lost)
-        there = {member.id for member in first.replicas}
-        there.update(r.me.id for r in self.replicas() if r.first_start.started)
-        return sum(member.id in there for member in latest.voters) < latest.majority
+        return bool(log.early_lost) or are_too_few(log.lists.latest, self.lists.latest, self.replicas())
 
     def missing(self) -> Iterator[str]:
         """A sentence for each log that is not yet as it should be."""
