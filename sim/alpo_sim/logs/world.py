@@ -547,9 +547,8 @@ class LogsWorld(World):
     def _demand_without_leader(self) -> None:
         """End the replica that leads one log, with its host up, and demand that the others go on."""
         for log in self.live():
-            if log.leader() is None:
-                continue
-            demand_members(log.clients)  # else it may wait for a lost store and the one that ends now
+            if log.leader() is not None:
+                demand_members(log.clients)  # else it may wait for a lost store and the one that ends now
             leader = log.leader()
             if leader is not None and len(leader.members.latest.voters) > 2:
                 self.fail(leader.me.id, log)
