@@ -15,12 +15,12 @@ import pytest
 import typer
 
 ROOT = Path(__file__).parents[1]
-#: The most that there may be of each. The directory of logs and hosting took 1,245 lines of alpo
-#: and 1,500 of sim; servers that host several logs, with their messages, files and
-#: clients, 1,400 more of alpo, and 230 for what operators see of them; `--log` is an option of every command of a
-#: cluster. Rights and sizes of one log took 340 words of the manual. Logs in Spark, in simulated clusters and in files
-#: by their names took 140 lines of alpo. Logs in the soak and in an upgrade took 430 lines of tests. Heartbeats that need
-#: no step, and one timer for all logs, took 160 lines of alpo, and their comparison with steps 50 of tests.
+#: The most that there may be of each. The directory of logs and hosting took 1,245 lines of alpo and 1,500 of sim;
+#: servers that host several logs, with their messages, files and clients, 1,400 more of alpo, and 230 for what
+#: operators see of them; `--log` is an option of every command of a cluster. Rights and sizes of one log took 340 words
+#: of the manual. Logs in Spark, in simulated clusters and in files by their names took 140 lines of alpo. Logs in the
+#: soak and in an upgrade took 430 lines of tests. Heartbeats that need no step, and one timer for all logs, took 160
+#: lines of alpo, and their comparison with steps 50 of tests.
 BUDGET = {
     "lines of alpo": 53_700,
     "lines of cli": 10_850,
