@@ -130,7 +130,7 @@ class LogCalls(StatusCalls):
         If a log of this name is being deleted already, this waits for the end of that. Raises `NoSuchLog`,
         `Unavailable`: the log may be deleted all the same, and the same call again is safe.
         """
-        give_up_s = anyio.current_time() + self._seconds(timeout_s)
+        give_up_s = self._seconds(timeout_s) + anyio.current_time()
         _need_name(name)
 
         def left_s() -> float:

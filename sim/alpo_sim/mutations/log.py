@@ -103,8 +103,8 @@ LOG = (
         "M5", "R14", "an acceptance is sent before the fsync",
         "a guaranteed entry vanishes when a majority restarts",
         (edit(Acceptance, "_take", (
-            "r.out.send_after_write(sender, self._acceptance(request, upto))",
-            "r.out.send(sender, self._acceptance(request, upto))",
+            "r.out.send_after_write(sender, self.acceptance(request, upto))",
+            "r.out.send(sender, self.acceptance(request, upto))",
         )),),
         planned(), LOST, ("durable before sent", "guaranteed on a majority", "fully replicated"),
         makes=repeated(lost_acceptance),
@@ -224,7 +224,7 @@ LOG = (
     Mutation(
         "P78", "R17", "a server with as long a log of its own is taken to have what was sent to it",
         "what was lost on its way is never sent again",
-        (edit(Acceptance, "_acceptance", ("request.prev_id, self.matched_id,", "request.prev_id, r.log.last_id,")),),
+        (edit(Acceptance, "acceptance", ("request.prev_id, self.matched_id,", "request.prev_id, r.log.last_id,")),),
         _CALM, ("no progress",), makes=once(a_tail_of_its_own),
     ),
 )
