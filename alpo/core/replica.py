@@ -243,15 +243,8 @@ class Replica:
         self.out.begin()
         if not take_known(self, item):
             return None
-        self.out.ready.deadline_s = self._deadline_s(self._at_work())
+        self.out.ready.deadline_s = min(self._at_work().deadline_s(), self.damage.ask_s)
         return self.out.ready
-
-    def _deadline_s(self, at_work: FirstStart | Reign | Election) -> float:
-        """The time of the next step, monotonic seconds, if nothing comes before."""
-        deadline_s = min(at_work.deadline_s(), self.damage.ask_s)
-        if self.log.writes:
-            deadline_s = min(deadline_s, self.disks.deadline_s())
-        return deadline_s if self.handover is None else min(deadline_s, self.handover.deadline_s())
 
     def _finish(self) -> Ready:
         """Do what is due by time, and what follows from all inputs together; close the step with at most one write."""
@@ -280,7 +273,11 @@ class Replica:
         ready.may_stop = may_stop
         if self.reign is not reign or not started:  # the reign has ended, or the first start may have
             at_work = self._at_work()
-        ready.deadline_s = self._deadline_s(at_work)
+        ready.deadline_s = min(at_work.deadline_s(), self.damage.ask_s)
+        if self.log.writes:
+            ready.deadline_s = min(ready.deadline_s, self.disks.deadline_s())
+        if self.handover is not None:
+            ready.deadline_s = min(ready.deadline_s, self.handover.deadline_s())
         check_cheap(self)
         return ready
 

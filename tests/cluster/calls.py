@@ -17,7 +17,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 #: The last call of a lone append on a leader, and on a follower: the next append's begin behind it.
-MARKS = ("ClientRequests.answer", "Acceptance._acceptance")
+MARKS = ("ClientRequests.answer", "Acceptance.acceptance")
 #: Functions in C that enter the kernel, by their names.
 _KERNEL = frozenset(("send", "sendmsg", "recv", "recv_into", "poll", "modify", "register", "unregister", "ioctl"))
 
