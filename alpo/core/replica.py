@@ -212,6 +212,7 @@ class Replica:
 
     def step(self, inputs: Sequence[Input], now_s: float, wall_ms: int) -> Ready:
         """Take a group of inputs, all at one time. ``now_s``: monotonic seconds; ``wall_ms``: ms since 1970."""
+        # Lone appends come here, too: what rules most of them out is looked at first.
         if len(inputs) == 1 and self.guaranteed_id == self.log.last_id and type(inputs[0]) in _MAY_BE_KNOWN:
             ready = self.take_known(inputs[0], now_s, wall_ms)
             if ready is not None:
