@@ -6,6 +6,7 @@ Commands of the ledger: ``+name amount`` puts money into an account, ``-name amo
 from __future__ import annotations
 
 import enum
+import gc
 import os
 import random
 import threading
@@ -296,6 +297,7 @@ class Garbage(Ledger):
     last: Any = None
 
     def answer(self, name: str, at: At) -> object:
+        gc.set_threshold(20)  # soon, if it is left to Python
         before, row = self.last, Held()
         row.held = row
         self.last = weakref.ref(row)

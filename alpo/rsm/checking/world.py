@@ -48,6 +48,7 @@ class World:
         os.environ["TZ"] = _ZONES[bool(place)]
         time.tzset()
         os.chdir("/" if place else self.home)
+        gc.disable()  # else it runs at moments that come from all else in the process
         self.active = True
         self.begin()
 
@@ -57,10 +58,12 @@ class World:
         random.seed(self.chance)
         self._bytes.seed(self.chance)
         self._moves.seed(self.memory)
+        gc.collect()
 
     def leave(self) -> None:
         """Be the world as it is."""
         self.active = False
+        gc.enable()
         self._junk.clear()
         os.chdir(self.home)
 
