@@ -296,7 +296,7 @@ class Appender:
                 await self._serve(connection)
             except Final as lost:
                 self._open_refused = lost.reason
-                self._session.refuse_all(lost.reason)
+                self._session.gone(lost.reason)
                 self._tell()
             except Lost:
                 pass  # the log is closed, and this task is about to be cancelled

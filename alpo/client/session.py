@@ -88,6 +88,19 @@ class Session(Pipeline):
         waiting = [h.deadline_s for h in self.queue.handles] + [h.deadline_s for h in self.line if not h.done]
         self.soonest_s = min(waiting, default=math.inf)
 
+    def gone(self, error: AlpoError) -> None:
+        """End all appends: there is no log any more that could take them. Of what a server may have taken, nobody can
+        tell what became."""
+        self.refuse_all(error)
+        for handle in self.line:
+            if handle.state & MAYBE and not handle.state & RESOLVED:
+                text = f"{error}: before that it may or may not have been appended"
+                told: AlpoError = unknown(text, handle.client, handle.serial, handle.epoch, too_old=True)
+                self.outcomes.resolve(handle, told)
+            elif not handle.state & RESOLVED:
+                self.outcomes.resolve(handle, copy(error))
+        self._pop_resolved()
+
     # -- the session itself -----------------------------------------------------------------------------------
 
     def begin(self, client: str, epoch: int, last_serial: int) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import anyio
 import pytest
-from fake_cluster import SWALLOW, TAKE, FakeCluster, fake_cluster
+from fake_cluster import CUT, SWALLOW, TAKE, FakeCluster, fake_cluster, until
 from frame_samples import LOG
 
 import alpo
@@ -322,6 +322,21 @@ async def test_the_first_log_s_leader_alone_proves_that_there_is_no_log(
         with pytest.raises(alpo.NoSuchLog, match=why):
             await CALLS[name](log)
         await log.close()
+
+
+async def test_appends_under_way_to_a_log_that_is_deleted_are_told_at_once() -> None:
+    async with fake_cluster(1) as c:
+        c.cluster, c.script = LOG.id, lambda *_: SWALLOW
+        async with alpo.Log(Servers([c.servers[1].address], log="billing"), "c", 500.0, 9, 99) as log:
+            sent = log.append_nowait(b"sent")
+            await until(lambda: c.appends)
+            c.listing = Listing((), (DeletedLog(*LOG[:3], LOG.nonce, LOG.first_list),), 3)
+            c.servers[1].problem = Problem(Code.NO_SUCH_LOG, NOT_HERE)
+            c.script = lambda *_: CUT
+            for handle in (log.append_nowait(b"cut"), sent):
+                with pytest.raises(alpo.NotGuaranteed, match=r"^there is no log billing: before that") as told:
+                    await handle
+                assert told.value.too_old
 
 
 async def test_a_server_that_knows_the_first_log_alone_takes_nothing_for_another() -> None:

@@ -17,7 +17,7 @@ from alpo.client.arguments import After, single
 from alpo.client.handle import Handle
 from alpo.client.session import Session
 from alpo.core.requests import Appended, Code
-from alpo.errors import AlpoError, Conflict, NotGuaranteed, Overloaded, Unavailable
+from alpo.errors import AlpoError, Conflict, NoSuchLog, NotGuaranteed, Overloaded, Unavailable
 from alpo.wire.requests import VERSION, Append, AppendAfter, AppendRefused, ServerHello
 
 OTHER = "~another client"
@@ -60,7 +60,7 @@ class Appends(RuleBasedStateMachine):
         self.cluster = Cluster()
         self.session = Session(None, 50, 1 << 20)
         self.session.limit(ServerHello(VERSION, b"", 1, 0, 0, 1000, 1000, 5, 1, ()))
-        self.connected = False
+        self.connected = self.deleted = False
         self.ids = 0
         self.now_s = 0.0
         self.handles: list[Handle] = []
@@ -135,6 +135,15 @@ class Appends(RuleBasedStateMachine):
         self.cluster.log += [(OTHER, 0, b"")] * count
 
     @precondition(lambda self: not self.connected)
+    @rule()
+    def delete(self) -> None:
+        """The log is deleted, or was: nobody is found who takes anything."""
+        self.deleted = True
+        self.ghosts.clear()
+        self.session.gone(NoSuchLog("there is no log"))
+        assert self.session.idle
+
+    @precondition(lambda self: not self.connected and not self.deleted)
     @rule()
     def connect(self) -> None:
         self.connected = True
@@ -226,6 +235,8 @@ class Appends(RuleBasedStateMachine):
     def teardown(self) -> None:
         """The network heals: everything is settled, and late frames change nothing."""
         ghosts, self.ghosts = self.ghosts, []
+        if self.deleted:
+            self.delete()
         while not self.session.idle:
             if not self.connected:
                 self.connect()
