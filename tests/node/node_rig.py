@@ -133,7 +133,7 @@ class Rig:
         self.visited = visited
 
     async def leader(self) -> Host:
-        """The server that leads, once all follow it and it has guaranteed something."""
+        """The server that leads, once all follow it, it has guaranteed something, and all have dialled each other."""
         found: list[Host] = []
         last = self.nodes[-1]
         await until(lambda: all(node.replica.members.may_stand for node in self.nodes))
@@ -146,7 +146,8 @@ class Rig:
 
         def settled() -> bool:
             found[:] = [n for n in self.nodes if n.replica.state.value == "leader" and n.replica.guaranteed_id > 0]
-            return len(found) == 1 and all(n.replica.leader_id == found[0].us.me.id for n in self.nodes)
+            dialled = all(len(n.routes.dialled) >= len(self.nodes) - 1 for n in self.nodes)
+            return len(found) == 1 and dialled and all(n.replica.leader_id == found[0].us.me.id for n in self.nodes)
 
         await until(settled)
         return found[0]

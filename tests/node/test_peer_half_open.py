@@ -43,6 +43,7 @@ async def test_an_idle_half_open_connection_is_dialled_anew() -> None:
     async with rig(2) as r:
         leader = await r.leader()
         passive = next(node for node in r.nodes if node is not leader)
+        await until(lambda: passive.us.me in leader.routes.accepted)
         idle = passive.routes.dialled[leader.us.me.id]
         drop_all_that_comes(leader.routes.accepted[passive.us.me].link._sock)
         await until(lambda: passive.routes.dialled.get(leader.us.me.id) not in (None, idle))
