@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from alpo_command import Alpo, until
 
+from alpo.standing import Cluster
+
 
 def names(alpo: Alpo) -> list[str]:
     return [row["name"] for row in alpo.lines("log", "list") if row["state"] != "deleting"]
@@ -103,3 +105,11 @@ def test_the_files_of_a_log(alpo: Alpo, directory: Path) -> None:
         assert alpo.out("log", "export", data, "--log", name).count("\n") == int(count)
         assert ("one" in alpo.out("log", "show", data, "--log", name)) == (name == "papers")
     assert alpo.says("member", "remove", "3", "--log", "papers", code=1).startswith("alpo: members and logs are those")
+
+
+def test_a_removed_server_has_left_all_logs(alpo: Alpo) -> None:
+    """The last test: two servers stay."""
+    alpo.run("member", "remove", "3")
+    for row in alpo.lines("log", "list"):
+        (found,) = alpo.lines("status", "--log", row["name"])
+        assert Cluster(found["members"]).voters == {1, 2}, row["name"]

@@ -7,11 +7,15 @@ import pty
 import subprocess
 from typing import Any
 
+import anyio
 import pytest
 from alpo_command import COMMAND, ENDS_WITHIN_S, Alpo, completed, environment, until
 
 from alpo.standing import Cluster
+from alpo_cli.commands import member
 from alpo_cli.commands.member import may_fail_text, question_of
+from alpo_cli.exits import Failed
+from alpo_cli.options import Target
 
 
 def rows(voters: int, may_fail: int, *why: str, work: bool = True) -> list[dict[str, Any]]:
@@ -70,6 +74,15 @@ def test_a_terminal_is_asked_and_a_script_is_not(alpo: Alpo) -> None:
     done = remove(3, b"yes\n")
     assert done.returncode == 0 and b"2 members are left: neither may fail" in done.stderr
     assert "1 member is left: it may not fail" in alpo.says("member", "remove", "2", code=0)
+
+
+def test_a_log_that_still_has_a_removed_server_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def needs(*_: object) -> bool:
+        return True
+
+    monkeypatch.setattr(member, "_may_need", needs)
+    with pytest.raises(Failed, match=r"still in 1 log besides the first: let it run until `alpo status --log bills`"):
+        anyio.run(member._leave_logs, Target((), 0.0, False), 3, ["bills"])
 
 
 def test_what_the_cluster_knows_is_completed(alpo: Alpo) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import alpo
 from alpo.addresses import AddressError, parse_address, undialled
 from alpo.standing import Cluster, lag_of
 
@@ -16,6 +17,9 @@ from ..options import Target, group, with_target
 from ..output import counted, print_json, say, says_yes, table
 from ..running import ask, complete_ids, connected, run
 from . import status as standing
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 app = group("Members: the servers that keep the log.", "alpo member list")
 
@@ -69,16 +73,22 @@ async def _list(target: Target) -> None:
     standing.require_one(target, found)
 
 
-async def _catch_up(target: Target, id: int) -> None:
-    """Wait until server ``id`` votes. Raises `Failed` if it makes no progress for the timeout."""
-    import anyio
+def _progress() -> Progress:
+    """A bar on stderr, if that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
                TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+async def _catch_up(target: Target, id: int) -> None:
+    """Wait until server ``id`` votes. Raises `Failed` if it makes no progress for the timeout."""
+    import anyio
+
+    with _progress() as bar:
         task = bar.add_task(f"server {id} catches up", total=None)
         reached, since_s = (-1, ""), time.monotonic()
         while True:
@@ -100,7 +110,47 @@ async def _catch_up(target: Target, id: int) -> None:
             await anyio.sleep(_POLL_S)
 
 
+async def _others(log: alpo.Log) -> list[str]:
+    """The names of the logs besides the first that have begun."""
+    try:
+        return [found.name for found in await log.logs() if found.id]
+    except alpo.Refused:  # the leader is too old to know of others: there are none
+        return []
+
+
+async def _leave_logs(target: Target, id: int, names: list[str]) -> None:
+    """Wait until none of these logs has server ``id`` any more. Raises `Failed` if none lets it go for the timeout."""
+    import anyio
+
+    left, since_s = names, time.monotonic()
+    with _progress() as bar:
+        task = bar.add_task(f"server {id} leaves the other logs", total=len(names))
+        while left:
+            still = [name for name in left if await _may_need(target, id, name)]
+            if still != left:
+                left, since_s = still, time.monotonic()
+                bar.update(task, completed=len(names) - len(left))
+            elif time.monotonic() - since_s > target.timeout_s:
+                raise Failed(
+                    f"server {id} is no longer a member, but still in {counted(len(left), 'log', 'logs')} besides the"
+                    f" first: let it run until `alpo status --log {left[0]}` shows it as GONE"
+                )
+            else:
+                await anyio.sleep(_POLL_S)
+
+
+async def _may_need(target: Target, id: int, name: str) -> bool:
+    """True unless this log is known to do without server ``id``."""
+    async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s, log=name) as log:
+        try:
+            roles = _roles([dict(member) for member in await log.status()])
+        except alpo.NoSuchLog:
+            return False
+    return not roles or id in roles
+
+
 async def _change(target: Target, what: str, id: int, address: str, wait: bool) -> None:
+    others: list[str] = []
     async with connected(target) as log:
         if what == "add":
             members = await log.add_member(id, address)
@@ -108,6 +158,8 @@ async def _change(target: Target, what: str, id: int, address: str, wait: bool) 
             members = await log.replace_member(id, address)
         else:
             members = await log.remove_member(id)
+            others = await _others(log) if wait else []
+    await _leave_logs(target, id, others)
     votes = any(member.id == id and member.role == "VOTER" for member in members)
     if not target.json:
         say(_done(what, id, votes))
@@ -199,8 +251,9 @@ def remove(
     target: Target,
     id: Annotated[int, typer.Argument(min=1, autocompletion=complete_ids, help="The server to take out.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until no log has it any more.")] = True,
 ) -> None:
-    """Take a server out of the cluster.
+    """Take a server out of the cluster, and out of all its logs.
 
     Refused unless a majority of those who would remain answers. If it leads, another takes over first. Its data
     directory is of no use afterwards: stop it and delete that. On a terminal it asks if fewer than three would vote.
@@ -212,7 +265,7 @@ def remove(
         say(question)
         if not says_yes():
             raise Failed("nothing was changed")
-    run(_change, target, "remove", id, "", False)
+    run(_change, target, "remove", id, "", wait)
 
 
 @app.command()
