@@ -383,6 +383,7 @@ async def test_a_flood_of_handshakes_and_silence_deposes_nobody(tmp_path: Path) 
                 for _ in range(4):
                     nursery.start_soon(trio.to_thread.run_sync, shake_hands)
                 try:
+                    await running.logged(other, '"event": "following"')
                     running.kill(other)
                     running.start(other)
                     for number in range(1, 201):
