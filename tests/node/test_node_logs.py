@@ -69,6 +69,7 @@ async def test_a_log_of_its_own(tmp_path: Path) -> None:
         assert await payloads(other) == [b"one", b"two"]
         assert (await (await connect((await r.leader()).us.address)).ask(read(start=1))).entries == []
         for node in r.nodes:
+            await until(lambda node=node: 2 in node.hosted.running)  # type: ignore[misc]
             replica = node.hosted.running[2].server.replica  # type: ignore[union-attr]
             await until(lambda replica=replica: replica.log.next_lsn == 3)  # type: ignore[misc]
             assert replica.cluster == other.hello.cluster
