@@ -184,11 +184,13 @@ async def test_a_log_at_its_bytes_max_takes_appends_again_once_it_is_trimmed(tmp
         async with connect(running.addresses, timeout_s=30) as log:
             await log.create_log("billing", bytes_max=1 << 20)
         async with connect(running.addresses, timeout_s=30, log="billing") as log:
-            with pytest.raises(alpo.NoSpace, match=r"the log holds [\d.]+ MiB, and its bytes_max is 1.0 MiB"):
+            full = r"the log holds [\d.]+ MiB, and its bytes_max is 1.0 MiB"
+            with pytest.raises((alpo.NoSpace, alpo.NotGuaranteed), match=full) as told:  # a try may be under way
                 for _ in range(100):
                     last = await log.append(b"x" * 100_000, timeout_s=5)
             async with connect(running.addresses, timeout_s=30) as other:
                 for _ in range(20):
                     await other.append(b"x" * 100_000)
             await log.trim(last)
-            assert await log.append(b"goes on", timeout_s=60) == last + 1
+            most = 2 if isinstance(told.value, alpo.NotGuaranteed) else 1
+            assert last < await log.append(b"goes on", timeout_s=60) <= last + most
