@@ -24,10 +24,10 @@ ROOT = Path(__file__).parents[1]
 #: took 60 words. Waiting until a removed server has left all logs took 45 lines of cli, an
 #: option, and 15 words.
 BUDGET = {
-    "lines of alpo": 53_700,
+    "lines of alpo": 53_705,
     "lines of cli": 10_895,
     "lines of sim": 19_150,
-    "lines of tests": 72_925,
+    "lines of tests": 72_945,
     "files of alpo, cli and sim": 342,
     "options of alpo and alpo-pipeline": 702,
     "words of docs and README": 65_980,

@@ -3,7 +3,8 @@ member holds a payload on disk (R18).
 
 Laws of copies:
 
-* A copy ends at an entry that was guaranteed and on this server's disk when it was asked for. Nothing later is sent.
+* A copy ends at the last entry that was guaranteed when it was asked for, even if only other servers' disks held that:
+  it begins once this server's holds it, too. Nothing later is sent.
 * Short transactions read it, so the WAL can still be copied back; guaranteed entries do not change between them. If
   cleaning overtakes the copy, it ends with OUT_OF_RANGE and may be asked for again.
 * A damaged entry is not copied: the copy waits for a sound one from another server (R31).
@@ -119,8 +120,9 @@ _CHUNK_ROWS = 32
 class Backups:
     """Service for `Backup` requests. A copy runs in its client's nursery, and ends with the connection."""
 
-    def __init__(self, replica: Replica, store: Store, limits: Limits, scrubber: Scrubber) -> None:
-        self._replica = replica
+    def __init__(self, driver: Driver, store: Store, limits: Limits, scrubber: Scrubber) -> None:
+        self._driver = driver
+        self._replica: Replica = driver.replica
         self._store = store
         self._limits = limits
         self._scrubber = scrubber
@@ -144,7 +146,9 @@ class Backups:
             client.refuse(ask.request, Code.NOT_READY, detail=unreadable(error, "copied"))
 
     async def _copy(self, client: ClientConnection, ask: w.Backup) -> None:
-        state = await in_thread(self._store.copy_state, self._replica.readable_id, limiter=self._thread)
+        end_id = self._replica.guaranteed_id
+        await self._driver.on_disk()
+        state = await in_thread(self._store.copy_state, end_id, limiter=self._thread)
         head = w.BackupHead(ask.request, state.schema, state.server_id, state.end_id, state.bytes_about)
         await self._send(client, encode(head))
         for rows in _state_messages(ask.request, state):

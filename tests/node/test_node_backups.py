@@ -72,9 +72,13 @@ class Client:
 THROUGH: Any = SimpleNamespace(past_damage=lambda read: read())
 
 
-def serving(store: Any, client: Client, readable_id: int = 38, **limits: int) -> Backups:
-    replica = SimpleNamespace(status_text="VOTING", readable_id=readable_id)
-    made = Backups(cast(Any, replica), store, Limits(**limits), THROUGH)
+def driver_of(status: str, guaranteed_id: int, on_disk: Any = trio.lowlevel.checkpoint) -> Any:
+    replica = SimpleNamespace(status_text=status, guaranteed_id=guaranteed_id)
+    return SimpleNamespace(replica=replica, on_disk=on_disk)
+
+
+def serving(store: Any, client: Client, guaranteed_id: int = 38, **limits: int) -> Backups:
+    made = Backups(driver_of("VOTING", guaranteed_id), store, Limits(**limits), THROUGH)
     made.begin(cast(ClientConnection, client), w.Backup(7))
     return made
 
@@ -101,6 +105,19 @@ async def run_whole(sqlite: SqliteBench) -> None:
 async def test_a_copy_is_whole(sqlite: SqliteBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backups, "_CHUNK_BYTES", 30)
     await run_whole(sqlite)
+
+
+@pytest.mark.trio
+async def test_a_copy_begins_once_this_disk_holds_what_only_others_held(sqlite: SqliteBench) -> None:
+    async def on_disk() -> None:
+        fill(sqlite)
+
+    async with trio.open_nursery() as nursery:
+        client = Client(nursery)
+        made = Backups(driver_of("VOTING", 38, on_disk), sqlite.store, Limits(), THROUGH)
+        made.begin(cast(ClientConnection, client), w.Backup(7))
+        await client.done.wait()
+    assert ids(client) == list(range(1, 39)) and not client.refused
 
 
 async def run_overtaken(sqlite: SqliteBench) -> None:
@@ -166,7 +183,7 @@ async def test_a_copy_never_ends_at_damage_as_if_that_were_the_end(sqlite: Sqlit
 async def run_refused(store: Any, status: str, expected: str) -> None:
     async with trio.open_nursery() as nursery:
         client = Client(nursery)
-        made = Backups(cast(Any, SimpleNamespace(status_text=status, readable_id=0)), store, Limits(), THROUGH)
+        made = Backups(driver_of(status, 0), store, Limits(), THROUGH)
         made.begin(cast(ClientConnection, client), w.Backup(7))
         await client.done.wait()
     assert client.messages == [] and client.refused[0][0] == Code.NOT_READY and expected in client.refused[0][1]

@@ -102,7 +102,7 @@ async def test_a_crowd_s_handshakes_do_not_delay_another_host_s(certs: Path, mon
                 nursery.start_soon(greet)
                 await until(lambda: waiting().tasks_waiting > 0)
                 goes.set()
-            # not behind all 60: its thread may begin late, while the crowd's take the other turn one after another
+            # A thread may begin late, while the crowd's take the other turn; without turns all 60 come before.
             assert order.index("127.0.0.1") < 30
         finally:
             goes.set()
