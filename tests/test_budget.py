@@ -27,7 +27,7 @@ BUDGET = {
     "lines of alpo": 53_705,
     "lines of cli": 10_895,
     "lines of sim": 19_150,
-    "lines of tests": 72_945,
+    "lines of tests": 72_946,
     "files of alpo, cli and sim": 342,
     "options of alpo and alpo-pipeline": 702,
     "words of docs and README": 65_980,
