@@ -92,13 +92,11 @@ class Session(Pipeline):
         """End all appends: there is no log any more that could take them. Of what a server may have taken, nobody can
         tell what became."""
         self.refuse_all(error)
+        text = f"{error}: before that it may or may not have been appended"
         for handle in self.line:
-            if handle.state & MAYBE and not handle.state & RESOLVED:
-                text = f"{error}: before that it may or may not have been appended"
-                told: AlpoError = unknown(text, handle.client, handle.serial, handle.epoch, too_old=True)
-                self.outcomes.resolve(handle, told)
-            elif not handle.state & RESOLVED:
-                self.outcomes.resolve(handle, copy(error))
+            if not handle.state & RESOLVED:
+                doubt = unknown(text, handle.client, handle.serial, handle.epoch, too_old=True)
+                self.outcomes.resolve(handle, doubt if handle.state & MAYBE else copy(error))
         self._pop_resolved()
 
     # -- the session itself -----------------------------------------------------------------------------------

@@ -8,15 +8,9 @@ import pytest
 
 from alpo.core.config import ReplicaConfig
 from alpo.core.disk import Boot, StartState
+from alpo.core.election import Round
 from alpo.core.entries import Entry, Kind, json_body, seal
-from alpo.core.members import (
-    Configured,
-    Identity,
-    Member,
-    MemberList,
-    Role,
-    StartStatus,
-)
+from alpo.core.members import Configured, Identity, Member, MemberList, Role, StartStatus
 from alpo.core.messages import (
     AppendAnswer,
     AppendRequest,
@@ -375,6 +369,14 @@ def test_who_outranks_a_candidate_canvasses_at_once() -> None:
     assert answers(ready, CanvassRequest)
 
 
+def canvassing() -> tuple[One, Round]:
+    """A server that canvasses, and its round."""
+    one = One()
+    one.wait(5.0)
+    assert one.replica.election.round is not None
+    return one, one.replica.election.round
+
+
 def test_the_refused_leader_steps_back_by_whole_terms_once_a_refusal() -> None:
     """R12, R17: the leader probes at its last entry of the conflicting term; a duplicate refusal moves nothing."""
     one = One(term=3, terms=(1, 1, 2, 2, 2, 3))
@@ -387,10 +389,7 @@ def test_the_refused_leader_steps_back_by_whole_terms_once_a_refusal() -> None:
 
 def test_a_late_answer_to_a_canvass_counts() -> None:
     """R2: a round trip may take longer than a round. (Without this: no leader for ever once it takes 0.3 T.)"""
-    one = One()
-    one.wait(5.0)
-    round = one.replica.election.round
-    assert round is not None
+    one, round = canvassing()
     one.wait(0.16)
     assert one.replica.election.round is not None and one.replica.election.round.number == round.number + 1
     for voter in (1, 2):
@@ -399,10 +398,7 @@ def test_a_late_answer_to_a_canvass_counts() -> None:
 
 
 def test_an_answer_older_than_a_timeout_counts_no_more() -> None:
-    one = One()
-    one.wait(5.0)
-    round = one.replica.election.round
-    assert round is not None
+    one, round = canvassing()
     for _ in range(6):
         one.wait(0.16)
     for voter in (1, 2):
@@ -412,10 +408,7 @@ def test_an_answer_older_than_a_timeout_counts_no_more() -> None:
 
 def test_a_cycle_begins_when_the_vote_is_on_disk() -> None:
     """R9: an fsync may take longer than a cycle. (Without this: no leader for ever once it takes 0.6 T.)"""
-    one = One()
-    one.wait(5.0)
-    round = one.replica.election.round
-    assert round is not None
+    one, round = canvassing()
     for voter in (1, 2):
         ready = one.hear(voter, CanvassAnswer(one.replica.term, round.number, Canvass.YES))
     assert one.replica.state is State.CANDIDATE

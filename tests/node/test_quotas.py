@@ -17,6 +17,7 @@ from alpo.core import requests as q
 from alpo.core.settings import Settings
 from alpo.node.admission import BURST_S, Allowance, Appends, Limits, Quotas
 from alpo.node.counters import Counters, Elections
+from alpo.node.host import Host
 from alpo.wire import requests as w
 
 RATES = Settings(quota_appends_per_s=1000, quota_bytes_per_s=100_000)
@@ -73,6 +74,14 @@ async def _with_quota(found: Rig, **quota: int) -> Client:
     return client
 
 
+async def _held(found: Rig, count: int) -> tuple[Client, Host]:
+    """A client whose append of so many payloads waits for its quota, and the server that leads."""
+    client, leader = await _with_quota(found, quota_appends_per_s=1), await found.leader()
+    await client.send(append(random_id(), 1, *(b"x" for _ in range(count))))
+    await until(lambda: leader.driver.counters.quota_waits == 1)
+    return client, leader
+
+
 async def _append_all(client: Client, name: str, count: int) -> list[int]:
     """LSNs of ``count`` appends, sent in one frame."""
     await client.send(append(name, 1, *(b"%d" % number for number in range(count))))
@@ -116,11 +125,8 @@ async def test_another_client_is_not_held_up() -> None:
 @pytest.mark.trio
 async def test_a_quota_that_is_lifted_lets_what_waits_go() -> None:
     async with rig(3) as found:
-        client = await _with_quota(found, quota_appends_per_s=1)
-        leader = await found.leader()
+        _client, leader = await _held(found, 500)
         other = await connect(found.addresses[leader.us.me.id - 1])
-        await client.send(append(random_id(), 1, *(b"x" for _ in range(500))))
-        await until(lambda: leader.driver.counters.quota_waits == 1)
         await other.ask(q.ChangeSettings(1, (("quota_appends_per_s", 1, 0),)))
         await until(lambda: leader.replica.log.next_lsn == 501)
 
@@ -128,10 +134,7 @@ async def test_a_quota_that_is_lifted_lets_what_waits_go() -> None:
 @pytest.mark.trio
 async def test_a_client_that_leaves_while_it_waits_is_forgotten() -> None:
     async with rig(3) as found:
-        client = await _with_quota(found, quota_appends_per_s=1)
-        leader = await found.leader()
-        await client.send(append(random_id(), 1, *(b"x" for _ in range(500))))
-        await until(lambda: leader.driver.counters.quota_waits == 1)
+        client, leader = await _held(found, 500)
         client.stream.socket.close()
         await until(lambda: not leader.listener.clients)
 
@@ -139,10 +142,7 @@ async def test_a_client_that_leaves_while_it_waits_is_forgotten() -> None:
 @pytest.mark.trio
 async def test_a_leader_that_is_deposed_answers_what_it_held() -> None:
     async with rig(3) as found:
-        client = await _with_quota(found, quota_appends_per_s=1)
-        leader = await found.leader()
-        await client.send(append(random_id(), 1, *(b"x" for _ in range(20))))
-        await until(lambda: leader.driver.counters.quota_waits == 1)
+        client, leader = await _held(found, 20)
         other = await connect(found.addresses[leader.us.me.id - 1])
         await other.ask(q.Transfer(1, leader.us.me.id % 3 + 1))
         answered = 0
@@ -228,10 +228,7 @@ def test_a_debt_ends_with_the_rates_that_it_was_made_at() -> None:
 @pytest.mark.trio
 async def test_what_a_client_that_left_had_waiting_is_nobody_else_s_debt() -> None:
     async with rig(3) as found:
-        client = await _with_quota(found, quota_appends_per_s=1)
-        leader = await found.leader()
-        await client.send(append(random_id(), 1, *(b"x" for _ in range(500))))
-        await until(lambda: leader.driver.counters.quota_waits == 1)
+        _client, leader = await _held(found, 500)
         connection = next(iter(leader.listener.clients))
         before = leader.replica.log.next_lsn
         connection.link.close("the network")

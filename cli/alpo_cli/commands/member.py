@@ -141,11 +141,10 @@ async def _leave_logs(target: Target, id: int, names: list[str]) -> None:
 
 async def _may_need(target: Target, id: int, name: str) -> bool:
     """True unless this log is known to do without server ``id``."""
-    async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s, log=name) as log:
-        try:
-            roles = _roles([dict(member) for member in await log.status()])
-        except alpo.NoSuchLog:
-            return False
+    try:
+        roles = _roles(await standing.members(target, name))
+    except alpo.NoSuchLog:
+        return False
     return not roles or id in roles
 
 

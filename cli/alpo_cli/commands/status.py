@@ -30,10 +30,10 @@ _REMARKS = ("waiting", "problems", "space", "damage", "divergence", "cleaning_wa
 Fields = Mapping[str, Any]
 
 
-async def members(target: Target) -> list[dict[str, Any]]:
-    """Each member's status, ordered by id; only ``id``, ``address`` and ``reachable`` if it does not answer. Raises the
-    library's errors."""
-    async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
+async def members(target: Target, name: str | None = None) -> list[dict[str, Any]]:
+    """Each member's status, ordered by id; only ``id``, ``address`` and ``reachable`` if it does not answer. ``name``:
+    of the log; None: as the command was told. Raises the library's errors."""
+    async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s, log=name) as log:
         found = [dict(member) for member in await log.status()]
     return sorted(found, key=lambda member: (member.get("id") or 1 << 31, member.get("address") or ""))
 
