@@ -229,7 +229,7 @@ async def test_servers_are_asked_for_both_at_once_and_one_that_hangs_holds_nobod
     waited: dict[str, float] = {}
 
     class Log:
-        def __init__(self, servers: str, timeout_s: float) -> None:
+        def __init__(self, servers: str, timeout_s: float, log: str | None = None) -> None:
             self.timeout_s = timeout_s
 
         async def __aenter__(self) -> Log:
