@@ -3,7 +3,7 @@
 Laws:
 
 * The file appears by a rename, whole and synced; until then there is only ``FILE.partial``, which is no backup.
-* A copy that cleaning overtakes is made anew, `TRIES` times in all.
+* A copy that cleaning or another leader overtakes is made anew, `TRIES` times in all.
 * The module is of its own: only the first backup loads it, and a client without one needs nothing of a store.
 """
 
@@ -23,7 +23,7 @@ from alpo.storage.interface import StoreError
 from alpo.threads import in_thread
 from alpo.wire.requests import BackupHead, BackupRows
 
-#: Attempts at a copy that cleaning overtakes.
+#: Attempts at a copy that is overtaken.
 TRIES = 5
 
 

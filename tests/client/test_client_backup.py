@@ -9,15 +9,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fake_cluster import FakeServer, fake_cluster
 from sound_log import fill
 from store_kit import SqliteBench
 
 import alpo
 from alpo import backup
 from alpo.client.operator.files import Overtaken
+from alpo.core.requests import Code
 from alpo.storage.offline import open_source
 from alpo.testing import Cluster
-from alpo.wire.requests import BackupHead, BackupRows, Done
+from alpo.wire.requests import Backup, BackupHead, BackupRows, Done, RequestRefused
 
 GUARANTEED = 38
 
@@ -71,6 +73,28 @@ async def test_a_copy_that_is_overtaken_is_made_anew(
     assert (made.first_lsn, made.bytes) == (1, file.stat().st_size) and made.last_lsn > 1
     assert steps[-1][0] > 0 and {about for _, about in steps} == {messages[0].bytes_about}
     assert names(tmp_path) == ["data", "log.alpo"]
+
+
+@pytest.mark.anyio
+async def test_one_whose_server_is_deposed_is_made_of_the_next_leader_s_log(
+    messages: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def answers(server: FakeServer, request: Any) -> list[Any]:
+        assert isinstance(request, Backup)
+        asked.append(server.id)
+        server.cluster.lead(2)
+        if server.id != 2:
+            return [RequestRefused(request.request, Code.NOT_LEADER, 0, 0, "", "")]
+        return [message._replace(request=request.request) for message in messages]
+
+    monkeypatch.setattr(FakeServer, "_answers", answers)
+    async with fake_cluster() as c, alpo.connect(c.addresses) as log:
+        await log.backup(tmp_path / "log.alpo")
+    with open_source(tmp_path / "log.alpo") as source:
+        assert source.summary().guaranteed_id == GUARANTEED
+    assert asked == [1, 2]
 
 
 @pytest.mark.anyio

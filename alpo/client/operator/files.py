@@ -19,7 +19,7 @@ import anyio
 
 from alpo.client.arguments import need_int
 from alpo.client.connection import Connection, Lost
-from alpo.client.reasons import code_name, kind_of
+from alpo.client.reasons import AWAY, code_name, kind_of
 from alpo.client.servers import Servers
 from alpo.core.requests import Code
 from alpo.errors import Refused, Unavailable
@@ -28,6 +28,8 @@ from alpo.wire.requests import Backup, BackupHead, BackupRows, Done, GiveBack, R
 from .asking import Asking, no_answer, refusal
 
 _LOOK_S = 0.2
+#: Refusals of a copy after which another may be had: cleaning has overtaken it, or its server leads no more.
+_AGAIN = {Code.OUT_OF_RANGE, *AWAY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ async def _look(connection: Connection) -> FileSpace:
 
 
 class Overtaken(Refused):
-    """The end of a copy of which cleaning has taken a part: a new copy may be asked for."""
+    """The end of a copy that cleaning, or another leader, has overtaken: a new copy may be asked for."""
 
 
 async def copy_log(
@@ -144,7 +146,7 @@ async def copy_log(
             for message in messages:
                 if getattr(message, "request", None) != number:
                     continue
-                if isinstance(message, RequestRefused) and message.code == Code.OUT_OF_RANGE:
+                if isinstance(message, RequestRefused) and message.code in _AGAIN:
                     raise Overtaken(message.detail or code_name(message.code))
                 if not isinstance(message, BackupHead | BackupRows | Done):
                     raise refusal(message)
