@@ -119,11 +119,11 @@ class Connection:
 
     @staticmethod
     async def open(
-        address: str, cluster: bytes = b"", timeout_s: float = math.inf, way: Way | None = None,
-        trust: Trust | None = None, log: str = "",
+        address: str, cluster: bytes = b"", timeout_s: float = math.inf, way: Way | None = None, log: str = "",
+        trust: Trust | None = None,
     ) -> Connection:
         """Dial and exchange hellos. ``cluster``: the only cluster id accepted (b"": any); ``way``: bounds of the steps,
-        and how far it has come; ``trust``: for TLS; ``log``: the name of the log, "": the first. Raises `Lost`."""
+        and how far it has come; ``log``: the name of the log, "": the first; ``trust``: for TLS. Raises `Lost`."""
         connection: Connection | None = None
         way = way or Way(address)
         try:

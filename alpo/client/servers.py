@@ -59,8 +59,8 @@ CONNECTIONS_MAX, RESTING_MAX, LEFT_S, LOOK_S = 128, 16, 1.0, 0.25
 CANDIDATES_MAX = 64
 CLOSED = "this Log is closed"
 
-#: The type of `Connection.open`: (address, cluster, seconds, way) -> a connection. Raises `Lost`.
-Open: TypeAlias = Callable[[str, bytes, float, Way], Awaitable[Connection]]
+#: The type of `Connection.open`: (address, cluster, seconds, way, name of the log) -> a connection. Raises `Lost`.
+Open: TypeAlias = Callable[[str, bytes, float, Way, str], Awaitable[Connection]]
 
 
 def given_servers(servers: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -103,12 +103,10 @@ class Servers:
     ) -> None:
         """``cluster``: the only one whose servers will do; b"": that of the first server that names one. ``log``: the
         name of the log, "": the first. Raises `alpo.errors.TlsError` if the files of ``tls`` are wrong."""
-        #: The name of the log, "" for the first; and the way to the first log, if this is another.
-        self.log, self._open_first = log, open_connection
-        if tls is not None or log:
-            trust = Trust(tls) if tls is not None else None
-            open_connection = functools.partial(Connection.open, trust=trust, log=log)
-            self._open_first = functools.partial(Connection.open, trust=trust)
+        #: The name of the log, "" for the first.
+        self.log = log
+        if tls is not None:
+            open_connection = functools.partial(Connection.open, trust=Trust(tls))
         self._open_connection = open_connection
         #: The source of every random pause, id and nonce of this client.
         self.rng = rng or random.SystemRandom()
@@ -180,7 +178,7 @@ class Servers:
         self._ways[id(way)] = way
         began_s = anyio.current_time()
         try:
-            connection = await self._open_connection(address, self._cluster, timeout_s, way)
+            connection = await self._open_connection(address, self._cluster, timeout_s, way, self.log)
         except Lost as lost:
             self.reasons.lost(address, lost.reason)
             if way.step in (Step.TLS, Step.HELLO):
@@ -414,7 +412,7 @@ class Servers:
     async def no_log(self) -> str:
         """The reason why there is no such log (any more), by the word of the first log's leader; "" while there may be.
         A log whose id is known is gone if it was deleted, whatever its name."""
-        first = Servers(self.candidates, self._open_first, self.rng)
+        first = Servers(self.candidates, self._open_connection, self.rng)
         with closing(first), suppress(Lost, Refused), anyio.move_on_after(ELECTION_S):
             answer = await (await first.leader()).ask(ListLogs)
             if isinstance(answer, LogsAre):

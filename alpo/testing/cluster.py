@@ -147,9 +147,10 @@ class Cluster:
     ) -> WatchedLog:
         self._parties += 1
         party = self._parties
-        dialler = self._network.dialler(client or f"client {party}", party, given_log(log))
+        dialler = self._network.dialler(client or f"client {party}", party)
         ledger = self._ledgers.get(log or FIRST_NAME) or Ledger()  # another one will never be told anything
-        servers = Servers(self._addresses, dialler.open, random.Random(f"{self.seed}/client/{party}"))
+        rng = random.Random(f"{self.seed}/client/{party}")
+        servers = Servers(self._addresses, dialler.open, rng, log=given_log(log))
         return WatchedLog(servers, client, timeout_s, queue_max, queue_bytes_max, ledger)
 
     # -- time -------------------------------------------------------------------------------------------

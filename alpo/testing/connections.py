@@ -469,9 +469,9 @@ class Network:
         world.on_down, world.on_wake = self._down, self._wake
         world.on_mended, world.on_client_fault = self.mended, self._fault
 
-    def dialler(self, client: str, party: int, log: str) -> Dialler:
-        """The `Dialler` that makes the connections of one client to a log; ``party``: its number, for the checks."""
-        return Dialler(self, client, party, log)
+    def dialler(self, client: str, party: int) -> Dialler:
+        """The `Dialler` that makes the connections of one client; ``party``: its number, for the checks."""
+        return Dialler(self, client, party)
 
     def add(self, client: ClientEnd, server: ServerEnd, wire: Wire) -> None:
         """Keep a new connection; forget those that are over."""
@@ -519,20 +519,19 @@ class Network:
 class Dialler:
     """One client's way to connections: `open` stands for `Connection.open`."""
 
-    def __init__(self, network: Network, client: str, party: int, log: str) -> None:
+    def __init__(self, network: Network, client: str, party: int) -> None:
         self._network = network
-        self._log = log
         self._client = client
         self._party = party
         self._count = 0
 
-    async def open(self, address: str, cluster: bytes, timeout_s: float, way: Way) -> Connection:
+    async def open(self, address: str, cluster: bytes, timeout_s: float, way: Way, log: str) -> Connection:
         """Dial a simulated server, as `Connection.open` dials a real one. Raises `Lost`."""
         connection: ClientEnd | None = None
         try:
             with anyio.fail_after(min(timeout_s, DIAL_S)):
                 connection = await self._dial(address)
-                await connection.greet(cluster, self._log)
+                await connection.greet(cluster, log)
         except BaseException as error:
             if connection is not None:
                 connection.close()

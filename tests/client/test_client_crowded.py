@@ -33,7 +33,7 @@ class Crowd:
         self.asked_s: list[float] = []
         self.servers = Servers(ADDRESSES, self._open)
 
-    async def _open(self, address: str, cluster: bytes, timeout_s: float, way: Way) -> Connection:
+    async def _open(self, address: str, cluster: bytes, timeout_s: float, way: Way, log: str) -> Connection:
         self.asked_s.append(anyio.current_time())
         await anyio.sleep(self.takes_s[address])
         raise Lost(Unavailable("it does not lead"))
