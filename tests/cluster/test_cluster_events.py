@@ -85,6 +85,25 @@ async def test_events_outlive_a_stop_and_say_why_the_leader_left(tmp_path: Path)
 
 
 @pytest.mark.trio
+async def test_a_server_that_stops_hands_over_each_log_that_it_leads(tmp_path: Path) -> None:
+    async with cluster(tmp_path, proxied=False, timers=TIMERS) as running:
+        first = await running.leader()
+        async with connect(running.addresses) as log:
+            await log.create_log("bills", lead=first)
+
+        async def leads_both() -> bool:
+            async with connect(running.addresses, log="bills") as log:
+                return any(row["state"] == "leader" and row["id"] == first for row in await log.status())
+
+        await until(leads_both)
+        assert await running.stop(first) == {first: 0}
+        running.start(first)
+        await running.level()
+        for name in ("default", "bills"):
+            assert f"server {first} hands over to server" in await text(running, "explain", "--log", name)
+
+
+@pytest.mark.trio
 async def test_a_slow_fsync_is_seen(tmp_path: Path) -> None:
     """A slow fsync is an event and a finding. The timers are so short that any commit of a large batch is slow."""
     timers = {"heartbeat_s": 0.001, "election_timeout_s": 0.005}
