@@ -19,8 +19,8 @@ once a majority holds the body, and refers to it. So small appends do not wait f
 * This is a matter of the connections alone: entries and their order are the core's, and whatever a connection lost, or
   did not take, is sent with its entry as always.
 * Nothing goes ahead over links that are known to be quick.
-* One request goes ahead at a time, a few more wait for their turn, and all others go the usual way. Appends of one
-  connection stay in their order.
+* One request goes ahead at a time, a few more of its log wait for their turn, and all others go the usual way: a log
+  whose appends get no further holds no other up. Appends of one connection stay in their order.
 """
 
 from __future__ import annotations
@@ -70,13 +70,12 @@ class Steps(Protocol):
 
 
 class Ahead:
-    """Sender of large bodies; one for a server."""
+    """Sender of a log's large bodies."""
 
     def __init__(self, driver: Steps, routes: Routes) -> None:
         self._driver = driver
         self._routes = routes
         self._turn = trio.Lock()
-        self._number = 0
         self._requests = 0
         self._changed = trio.Event()
 
@@ -88,7 +87,7 @@ class Ahead:
         """True if bodies are so large that the members' links need long for them, and the appends are not in the log
         yet."""
         large_bytes = sum(len(body) for _, body in request.items if len(body) >= AHEAD_BYTES_MIN)
-        if not large_bytes or not self._is_new(request):
+        if not large_bytes or self._routes.blocks_of not in (None, self) or not self._is_new(request):
             return False
         routes, needed = self._voters()
         if len(routes) < needed or not needed:
@@ -117,6 +116,7 @@ class Ahead:
             async with self._turn:
                 if not self._is_worth_it(request):  # perhaps it was sent again, and is in the log by now
                     return post()
+                self._routes.blocks_of = self
                 large = [body for _, body in request.items if len(body) >= AHEAD_BYTES_MIN][:BLOCKS_MAX]
                 routes, _ = self._voters()
                 numbers = self._send(large, routes)
@@ -132,11 +132,7 @@ class Ahead:
             self._requests -= 1
 
     def _send(self, large: list[bytes], routes: list[Route]) -> list[int]:
-        numbers = []
-        for body in large:
-            self._number = self._number + 1 & 0xFFFFFFFF
-            numbers.append(self._number)
-            self._routes.blocks[self._number] = body
+        numbers = [self._routes.add_block(body) for body in large]
         for route in routes:
             route.link.on_held = self._wake
             for number, body in zip(numbers, large, strict=True):
@@ -151,6 +147,7 @@ class Ahead:
             for route in routes:
                 route.sent_ahead.discard(number)
                 route.link.forget_block(number)
+        self._routes.blocks_of = None
 
     def _is_held(self, routes: list[Route], numbers: list[int]) -> bool:
         """True if enough members hold the blocks, or cannot any more, or this server does not lead."""
@@ -464,7 +461,6 @@ class ClientConnection(ClientRequests):
         self._driver.came_s = self._driver.clock_s()
         self._take_all(bodies)
         self._driver.kick()
-        await self._wait_for_room()
         await self.link.deliver(self._poller, self._take_all, self._wait_for_room)
 
     def _take_all(self, bodies: list[Body]) -> bool:

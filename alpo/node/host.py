@@ -268,14 +268,13 @@ class Host:
             each.server.disk.bound(each.log.options.bytes_max)
             if number in known:
                 self.listener.rename(known[number], each.log.name)
-        no_blocks = Routes()  # large bodies of other logs go with their entries
         self.listener.leaving = self.leaving
         self._services = {
             number: self._services.get(number) or LogServices(self, each.server) for number, each in running.items()
         }
         self.listener.follow_logs([
             known.get(number) or Front(
-                number, each.log.name, each.server.driver, self._services[number], no_blocks
+                number, each.log.name, each.server.driver, self._services[number], self.routes
             )
             for number, each in running.items()
         ])

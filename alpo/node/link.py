@@ -54,15 +54,13 @@ Body: TypeAlias = bytes | memoryview
 _RECEIVE_BYTES = 1 << 16  # the allocator maps new memory for each buffer of 128 KiB or more: 9 µs
 #: Bytes to receive at once after a receive that was full.
 _MUCH_BYTES = 1 << 18
-_LINGER_S = 1.0
+_LINGER_S, _LINGER_BYTES = 1.0, 1 << 22
 #: Number of bytes not sent yet from which on the kernel gets no more pieces. A short frame then waits behind these
 #: bytes and one piece, 64 KiB in all, however much of the piece the kernel took.
 _UNSENT_BYTES = 16 << 10
-#: Linux' request for the number of bytes not sent yet.
-_SIOCOUTQNSD = 0x894B if sys.platform == "linux" else None
+#: Linux' requests for the number of bytes not sent yet, and of those not acknowledged yet, sent or not.
+_SIOCOUTQNSD, _SIOCOUTQ = (0x894B, 0x5411) if sys.platform == "linux" else (None, None)
 _COUNT = struct.Struct("i")
-#: Linux' request for the number of bytes not acknowledged yet, sent or not.
-_SIOCOUTQ = 0x5411 if sys.platform == "linux" else None
 #: Seconds between looks at what was acknowledged.
 _LOOK_S = 0.05
 #: Acknowledged bytes after which the other side should have answered: 64 KiB that a question may wait behind, and more
@@ -74,7 +72,6 @@ _SENDS_A_TURN = 8
 _MEASURED_BYTES, _MEASURED_S = 1 << 20, 0.05
 #: Pause after a send that was refused though the socket could be written to.
 _REFUSED_S = 0.001
-_LINGER_BYTES = 1 << 22
 #: Most buffers of one send; systems take 1024.
 _BUFFERS_MAX = 64
 #: Places, in Linux' `struct tcp_info`, of `tcpi_rtt`, the round trip time in microseconds, and `tcpi_bytes_acked`.
@@ -156,6 +153,7 @@ class Link:
         self._token = trio.lowlevel.current_trio_token()
         self._wake = trio.Event()
         self._sent = trio.lowlevel.ParkingLot()
+        self._waits = trio.CancelScope()
         #: Bytes that wait for the other side to read.
         self.queued_bytes = 0
         #: Reason for closing; "" while open.
@@ -293,10 +291,14 @@ class Link:
         self, poller: Poller, take: Callable[[list[Body]], bool], room: Callable[[], Awaitable[None]]
     ) -> NoReturn:
         """Call ``take`` with whatever arrives, a group of bodies at a time, until the connection ends. The bodies last
-        until ``take`` returns. After it has returned False, nothing is read until ``room()`` is done. Raises
-        `LinkClosed`, `FrameError`, and the `WireError` that ``take`` raised."""
+        until ``take`` returns. At first, and after it has returned False, nothing is read until ``room()`` is done,
+        which a close ends. Raises `LinkClosed`, `FrameError`, and the `WireError` that ``take`` raised."""
         self._take = take
         while not self.closed:
+            with trio.CancelScope() as self._waits:
+                await room()
+            if self.closed:
+                break
             try:
                 poller.add(self._sock, self._deliver_some, server=self._in_lanes)
             except OSError as error:  # the system watches no more sockets
@@ -309,8 +311,6 @@ class Link:
                 self._pause()
             if self._undeliverable is not None:
                 raise self._undeliverable
-            if not self.closed:
-                await room()
         await trio.lowlevel.checkpoint_if_cancelled()
         raise LinkClosed(self.closed)
 
@@ -578,6 +578,7 @@ class Link:
             self._long = Long()
             self.queued_bytes = 0
         self._wake.set()
+        self._waits.cancel()
         self._sent.unpark_all()
 
     async def part(self, last_words: bytes, why: str) -> None:

@@ -192,6 +192,9 @@ class Routes:
         self.accepted: dict[Identity, Route] = {}
         #: Bodies of appends that go ahead of their entries, by number: see `client_connection.Ahead`.
         self.blocks: dict[int, bytes] = {}
+        #: Sender of those; the number of the last one: none is used again, as an answer to the old one may yet come.
+        self.blocks_of: object | None = None
+        self._last_block = 0
         #: Messages of this pass to each peer, while several logs run here; else None.
         self._gathered: dict[Link, list[bytes]] | None = None
         self._twins: dict[Identity, _Twins] = {}
@@ -346,6 +349,12 @@ class Routes:
             gathered, self._gathered = self._gathered, {}
             for link, parts in gathered.items():
                 link.push_from_thread(b"".join(parts))  # a rest is sent in time, too
+
+    def add_block(self, body: bytes) -> int:
+        """Have messages refer to ``body`` by the number returned, where it was sent ahead, until it is deleted."""
+        self._last_block = self._last_block + 1 & 0xFFFFFFFF
+        self.blocks[self._last_block] = body
+        return self._last_block
 
     def _with_blocks(self, route: Route, message: AppendRequest, data: bytes) -> tuple[bytes, bool]:
         """The frame ``data`` of a message with entries, without the blocks that went ahead; and whether the other side

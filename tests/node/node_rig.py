@@ -296,6 +296,22 @@ def create(name: str, nonce: bytes = b"n" * 16, **options: int) -> q.CreateLog:
     return q.CreateLog(1, name, nonce, LogOptions(**options), Settings().to_plain())
 
 
+def leader_of(r: Rig, number: int) -> Host | None:
+    """The server that leads a log, once it serves."""
+    return next((
+        node for node in r.nodes if node.hosted is not None and number in node.hosted.running
+        and node.hosted.running[number].server.replica.serves
+    ), None)
+
+
+async def led(r: Rig, number: int) -> Host:
+    """Wait for the server that leads a log."""
+    await until(lambda: leader_of(r, number) is not None)
+    leader = leader_of(r, number)
+    assert leader is not None
+    return leader
+
+
 def read(request: int = 1, **fields: Any) -> w.Read:
     """A local read with everything else at its default."""
     given: dict[str, Any] = {

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from node_rig import Client, Rig, append, connect, random_id, rig, until
+from node_rig import Client, Rig, append, connect, create, led, random_id, read, rig, until
 
 from alpo.core import requests as q
 from alpo.core.entries import join_payloads
@@ -112,6 +113,45 @@ async def test_small_appends_pass_and_one_connection_s_stay_in_order() -> None:
             type(link).send_block(link, number, data)
         first, second = await client.receive(), await client.receive()
         assert (first.serial, second.serial) == (1, 2) and small.lsns[0] < first.lsns[0] < second.lsns[0]
+
+
+@pytest.mark.trio
+async def test_each_log_s_go_ahead_unless_another_log_s_do(tmp_path: Path) -> None:
+    async with rig(3, shelves=tmp_path) as r:
+        first = await connect((await r.leader()).us.address)
+        assert isinstance(await first.ask(create("bills")), q.LogIs)
+        node = await led(r, 2)
+        await until(lambda: len(node.routes.dialled) == 2)
+        blocks, client = watch_blocks(node), await connect(node.us.address, log="bills")
+        slow(node)
+        assert isinstance(await client.ask(append(random_id(), 1, LARGE)), q.Appended)
+        assert blocks == [(1, len(LARGE))] * 2
+        await until(lambda: not node.routes.blocks and node.routes.blocks_of is None)
+        node.routes.blocks_of = "another log, whose appends get no further"
+        slow(node)
+        assert isinstance(await client.ask(append(random_id(), 1, LARGE)), q.Appended)
+        assert len(blocks) == 2
+        for lsn in (1, 2):
+            page = await client.ask(read(start=lsn, linearizable=True))
+            assert page.entries[0][5:] == (lsn, 1, LARGE)
+
+
+@pytest.mark.trio
+async def test_a_log_that_is_deleted_meanwhile_keeps_no_client_and_no_block(tmp_path: Path) -> None:
+    async with rig(3, shelves=tmp_path) as r:
+        first = await connect((await r.leader()).us.address)
+        assert isinstance(await first.ask(create("bills")), q.LogIs)
+        node = await led(r, 2)
+        await until(lambda: len(node.routes.dialled) == 2)
+        client = await connect(node.us.address, log="bills")
+        slow(node)
+        for route in node.routes.dialled.values():
+            route.link.send_block = lambda number, data: None  # type: ignore[method-assign]
+        await client.send(append(random_id(), 1, LARGE))
+        await until(lambda: bool(node.routes.blocks))
+        assert isinstance(await first.ask(q.DeleteLog(1, "bills", b"d" * 16)), q.LogDeleted)
+        await until(lambda: not node.routes.blocks and node.routes.blocks_of is None)
+        assert all(front.number == 1 for front in node.listener.clients.values())
 
 
 @pytest.mark.trio

@@ -11,14 +11,27 @@ from typing import Any
 
 import pytest
 import trio
-from node_rig import Client, Rig, append, connect, connect_raw, create, founded, lone, random_id, read, rig, until
+from node_rig import (
+    Client,
+    Rig,
+    append,
+    connect,
+    connect_raw,
+    create,
+    founded,
+    led,
+    lone,
+    random_id,
+    read,
+    rig,
+    until,
+)
 
 import alpo
 from alpo.core import requests as q
 from alpo.core.ready import Alarm
 from alpo.core.requests import Code
 from alpo.node import hosted, retention
-from alpo.node.host import Host
 from alpo.node.hosted import LogsCare
 from alpo.standing import logs_of
 from alpo.storage.hosted import find_stores
@@ -29,21 +42,6 @@ from alpo.wire import requests as w
 async def ask_leader(r: Rig, request: Any) -> Any:
     leader = await r.leader()
     return await (await connect(leader.us.address)).ask(request)
-
-
-def leader_of(r: Rig, number: int) -> Host | None:
-    """The server that leads a log, once it serves."""
-    return next((
-        node for node in r.nodes if node.hosted is not None and number in node.hosted.running
-        and node.hosted.running[number].server.replica.serves
-    ), None)
-
-
-async def led(r: Rig, number: int) -> Host:
-    await until(lambda: leader_of(r, number) is not None)
-    leader = leader_of(r, number)
-    assert leader is not None
-    return leader
 
 
 async def payloads(client: Client) -> list[bytes]:

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from frame_samples import OTHERS, OTHERS_5, OTHERS_TOO
-from node_rig import Client, append, create, random_id, read, rig
-from test_node_logs import led
+from node_rig import Client, append, create, led, random_id, read, rig
 from test_security import REQUESTS
 from tls_kit import Open, certificates, greeted, leaf, security_of, tls_of
 
