@@ -200,14 +200,21 @@ async def test_frames_are_delivered_in_groups_while_there_is_room_until_the_end(
     passes: list[int] = []
     poller = Poller(Passes(lambda: passes.append(len(groups))))
     room = trio.Event()
+    room.set()
 
     def take(bodies: list[Body]) -> bool:
+        nonlocal room
         groups.append([bytes(body) for body in bodies])
-        return len(groups) != 2
+        if len(groups) == 2:
+            room = trio.Event()
+        return room.is_set()
+
+    async def has_room() -> None:
+        await room.wait()
 
     async def receive() -> None:
         with pytest.raises(LinkClosed, match="closed by the other side"):
-            await link.deliver(poller, take, room.wait)
+            await link.deliver(poller, take, has_room)
         ended.set()
 
     ended = trio.Event()
