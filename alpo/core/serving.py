@@ -160,27 +160,30 @@ class Serving:
         while at < len(runs):
             count = r.sessions.group(runs, at, r.guaranteed_id) if r.serves else 0
             if count:
-                self._append_group(runs[at : at + count])
+                at += self._append_group(runs[at : at + count])
             else:
                 self.append_run(runs[at])
-            at += count or 1
+                at += 1
 
-    def _append_group(self, group: Sequence[AppendRun]) -> None:
+    def _append_group(self, group: Sequence[AppendRun]) -> int:
+        """Append a group, or only the first of it, if its entry may end sessions of others; returns their number."""
         r = self._r
         if why_not := self._disks.why_not(self._replication):
             for run in group:
                 r.out.reply(Refused(run.origin, run.client, run.serial, 1, Code.NO_SPACE, detail=why_not))
-            return
+            return len(group)
+        time_ms = self._replication.entry_time_ms()
+        if r.sessions.may_end(time_ms):
+            group = group[:1]
         appends = [(run.client, run.epoch, run.serial, run.bodies[0]) for run in group]
-        entries = seal_group(
-            appends, r.log.last_id + 1, r.term, self._replication.entry_time_ms(), r.log.next_lsn
-        )
+        entries = seal_group(appends, r.log.last_id + 1, r.term, time_ms, r.log.next_lsn)
         self.inflight_bytes += r.append_entries(entries)
         new, wait = tuple.__new__, self._waiting.append
         for run, entry in zip(group, entries, strict=True):
             lsn = entry[7]
             reply = new(Appended, (run[0], run[1], run[3], range(lsn, lsn + 1), False))
             wait(new(Waiting, (entry[0], reply, True, len(entry[10]))))
+        return len(group)
 
     def append_run(self, run: AppendRun, *, confirmed: bool = False) -> None:
         """Judge a run of appends (R21), append those that are new, and answer them all, at once or later.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
@@ -20,27 +20,37 @@ CLIENTS = [random_id(1_700_000_200_000, number) for number in range(4)]
 #: One append: its client, its serial relative to the next one, its payloads, and the last LSN that it expects, relative
 #: to the log's end; None: it expects none.
 ASKED = st.tuples(
-    st.sampled_from(CLIENTS), st.sampled_from([0, 0, 0, 0, -1, 1]), st.integers(1, 3),
-    st.sampled_from([None, None, None, None, 0, -1]), st.booleans(),
+    st.sampled_from(CLIENTS), st.sampled_from([*[0] * 8, -1, 1]), st.sampled_from([1, 1, 1, 2, 3]),
+    st.sampled_from([*[None] * 8, 0, -1]), st.booleans(),
 )
 
 
-def leader(window: int) -> Cluster:
-    """A cluster with a leader; every client has a session, and may have ``window`` appends under way."""
+#: Milliseconds for which a session lasts without an append.
+TTL_MS = 10_000
+
+
+def leader(window: int, idle: Collection[str] = ()) -> Cluster:
+    """A cluster with a leader; every client has a session, and may have ``window`` appends under way. Those of ``idle``
+    have not appended for so long that the next entry ends their sessions."""
     cluster = Cluster()
     id = cluster.elect().me.id
-    changes = (("window", 1024, window), ("window_total", 200_000, 2 * window))
-    cluster.give(id, ChangeSettings("window", changes), *(
-        AppendRun(f"first {client}", client, 0, 1, [(1, b"first")]) for client in CLIENTS
-    ))
-    cluster.run(0.5)
+    changes = (
+        ("window", 1024, window), ("window_total", 200_000, 2 * window), ("session_ttl_ms", 7 * 86_400_000, TTL_MS),
+    )
+    cluster.give(id, ChangeSettings("window", changes))
+    for serial, clients in enumerate((CLIENTS, [client for client in CLIENTS if client not in idle]), 1):
+        cluster.give(id, *(AppendRun(f"{serial} {client}", client, 0, serial, [(1, b"first")]) for client in clients))
+        cluster.run(0.6 * TTL_MS / 1000 if idle else 0.5)
     cluster.replies.clear()
     return cluster
 
 
-def runs_of(cluster: Cluster, asked: Sequence[tuple[str, int, int, int | None, bool]]) -> list[AppendRun]:
+def runs_of(
+    cluster: Cluster, asked: Sequence[tuple[str, int, int, int | None, bool]], idle: Collection[str] = ()
+) -> list[AppendRun]:
     """The appends, with serials that go on from one to the next of a client, as far as they are taken."""
-    found, serials, end = [], dict.fromkeys(CLIENTS, 2), cluster.reigning.log.next_lsn - 1
+    serials = {client: 2 if client in idle else 3 for client in CLIENTS}
+    found, end = [], cluster.reigning.log.next_lsn - 1
     for number, (client, off, count, expects, sparse) in enumerate(asked):
         bodies = [(1, b"%d-%d" % (number, each)) for each in range(count if expects is None else 1)]
         serial, expected = max(1, serials[client] + off), None if expects is None else end + expects
@@ -62,12 +72,15 @@ def _told(reply: Reply) -> tuple[object, ...]:
 
 
 @settings(deadline=None)
-@given(asked=st.lists(ASKED, min_size=1, max_size=24), window=st.sampled_from([1, 2, 5, 1024]))
+@given(
+    asked=st.lists(ASKED, min_size=1, max_size=24), window=st.sampled_from([1, 2, 5, 1024]),
+    idle=st.sets(st.sampled_from(CLIENTS)),
+)
 def test_a_group_is_as_good_as_one_after_the_other(
-    asked: list[tuple[str, int, int, int | None, bool]], window: int
+    asked: list[tuple[str, int, int, int | None, bool]], window: int, idle: set[str]
 ) -> None:
-    together, apart = leader(window), leader(window)
-    runs = runs_of(together, asked)
+    together, apart = leader(window, idle), leader(window, idle)
+    runs = runs_of(together, asked, idle)
     id = together.reigning.me.id
     together.give(id, *runs)
     for run in runs:
@@ -75,9 +88,22 @@ def test_a_group_is_as_good_as_one_after_the_other(
     assert result(together) == result(apart)
 
 
+@pytest.mark.parametrize("first", CLIENTS[:2])
+def test_the_first_of_a_group_ends_the_sessions_of_the_idle(first: str) -> None:
+    idle = CLIENTS[1:3]
+    cluster = leader(1024, idle)
+    runs = runs_of(cluster, [(client, 0, 1, None, False) for client in sorted(CLIENTS, key=first.__ne__)], idle)
+    cluster.give(cluster.reigning.me.id, *runs)
+    result(cluster)
+    expired = {
+        reply.client for reply in cluster.replies if isinstance(reply, Refused) and reply.code == Code.SESSION_EXPIRED
+    }
+    assert expired == {*idle} - {first}
+
+
 def test_neighbours_of_different_clients_become_neighbours_in_the_log() -> None:
     cluster = leader(1024)
-    runs = [AppendRun(client, client, 0, 2, [(1, client.encode())]) for client in CLIENTS]
+    runs = [AppendRun(client, client, 0, 3, [(1, client.encode())]) for client in CLIENTS]
     before = cluster.reigning.last_id
     cluster.give(cluster.reigning.me.id, *runs)
     assert cluster.reigning.last_id == before + len(CLIENTS) and cluster.reigning.out.ready.write is not None
@@ -89,11 +115,11 @@ def test_neighbours_of_different_clients_become_neighbours_in_the_log() -> None:
 @pytest.mark.parametrize("again", [False, True])
 def test_a_client_s_second_append_in_a_group_follows_its_first(again: bool) -> None:
     cluster = leader(1024)
-    first = AppendRun("a", CLIENTS[0], 0, 2, [(1, b"a")])
-    second = AppendRun("b", CLIENTS[0], 0, 2 if again else 3, [(1, b"a" if again else b"b")])
-    cluster.give(cluster.reigning.me.id, first, AppendRun("c", CLIENTS[1], 0, 2, [(1, b"c")]), second)
+    first = AppendRun("a", CLIENTS[0], 0, 3, [(1, b"a")])
+    second = AppendRun("b", CLIENTS[0], 0, 3 if again else 4, [(1, b"a" if again else b"b")])
+    cluster.give(cluster.reigning.me.id, first, AppendRun("c", CLIENTS[1], 0, 3, [(1, b"c")]), second)
     data, _ = result(cluster)
-    assert [entry.body for entry in data[4:]] == ([b"a", b"c"] if again else [b"a", b"c", b"b"])
+    assert [entry.body for entry in data[8:]] == ([b"a", b"c"] if again else [b"a", b"c", b"b"])
     reply = cluster.reply_to("b")
     assert isinstance(reply, Appended) and reply.duplicate is again
 
@@ -102,7 +128,7 @@ class Looked(Sequence[AppendRun]):
     """Runs of one client, which count how often one is looked at."""
 
     def __init__(self, count: int) -> None:
-        self._runs = [AppendRun(serial, CLIENTS[0], 0, serial, [(1, b"x")]) for serial in range(2, count + 2)]
+        self._runs = [AppendRun(serial, CLIENTS[0], 0, serial, [(1, b"x")]) for serial in range(3, count + 3)]
         self.times = 0
 
     def __len__(self) -> int:
@@ -121,7 +147,7 @@ def test_appends_that_form_no_group_are_looked_at_a_few_times_each() -> None:
 
 def test_without_space_a_group_is_refused_one_by_one() -> None:
     cluster = leader(1024)
-    runs = [AppendRun(client, client, 0, 2, [(1, b"x")]) for client in CLIENTS]
+    runs = [AppendRun(client, client, 0, 3, [(1, b"x")]) for client in CLIENTS]
     cluster.give(cluster.reigning.me.id, Space(Room.LOW, 100), *runs)
     assert [(r.client, r.code) for r in cluster.replies if isinstance(r, Refused)] == [
         (client, Code.NO_SPACE) for client in CLIENTS

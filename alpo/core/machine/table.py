@@ -88,6 +88,10 @@ class SessionState(JournalledSessions):
         begins = session.random and session.slots[0][0] == 1
         return 0 if begins else session.slots[0][1], [slot[1] for slot in session.slots]
 
+    def may_end(self, time_ms: int) -> bool:
+        """True if an entry of ``time_ms`` may end a session that has been idle for too long."""
+        return time_ms > self._idle_after_ms
+
     def would_append(self, serials: dict[str, list[int]], epochs: set[tuple[str, int]], until_ms: int) -> bool:
         """True if these entries of one serial are surely consistent with the table; if False, ask `inconsistency` for
         each. ``serials``: each client's, in order; ``epochs``: (client, epoch) of each; ``until_ms``: the last entry's

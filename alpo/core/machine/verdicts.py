@@ -124,7 +124,7 @@ class SessionTable(SessionState):
 
     def group(self, runs: Sequence[AppendRun], at: int, guaranteed_id: int) -> int:
         """The number of ``runs``, from place ``at`` on, that are single new appends of different clients with room for
-        all: `judge` would accept each of them as it is, after those before it."""
+        all: `judge` would accept each of them as it is, after those before it, unless those end its session."""
         sessions, clients = self._sessions, set[str]()
         room = min(self.settings.window, self.settings.window_total) - self._flying_above(guaranteed_id)
         for place in range(at, min(len(runs), at + room)):
