@@ -433,8 +433,8 @@ class Log(
         self, file: str | PathLike[str], *, server: int | None = None,
         progress: Callable[[int, int], object] | None = None, timeout_s: float | None = None,
     ) -> BackupInfo:
-        """Copy the log of server ``server`` (None: the leader) into ``file``, while it serves: all that was
-        acknowledged when this was called. The file appears whole, and synced, or not at all.
+        """Copy the log of server ``server`` into ``file``, while it serves: as far as that knows it to be guaranteed.
+        None: the leader's, all that was acknowledged by now. The file appears whole, and synced, or not at all.
 
         ``progress(done, about)`` is called now and then, with bytes. ``timeout_s`` bounds how long nothing may come.
         Raises `BackupFailed`, `Refused`, `Unavailable`, `ProtocolError`.

@@ -72,9 +72,10 @@ class Steps(Protocol):
 class Ahead:
     """Sender of a log's large bodies."""
 
-    def __init__(self, driver: Steps, routes: Routes) -> None:
+    def __init__(self, driver: Steps, routes: Routes, number: int) -> None:
         self._driver = driver
         self._routes = routes
+        self._number = number
         self._turn = trio.Lock()
         self._requests = 0
         self._changed = trio.Event()
@@ -87,7 +88,7 @@ class Ahead:
         """True if bodies are so large that the members' links need long for them, and the appends are not in the log
         yet."""
         large_bytes = sum(len(body) for _, body in request.items if len(body) >= AHEAD_BYTES_MIN)
-        if not large_bytes or self._routes.blocks_of not in (None, self) or not self._is_new(request):
+        if not large_bytes or self._routes.blocks_of not in (0, self._number) or not self._is_new(request):
             return False
         routes, needed = self._voters()
         if len(routes) < needed or not needed:
@@ -105,9 +106,8 @@ class Ahead:
     def _voters(self) -> tuple[list[Route], int]:
         """The connections to other voters, and how many of those must hold a block."""
         members = self._driver.replica.members
-        ids = [voter.id for voter in members.other_voters()]
-        found = [route for id in ids if (route := self._routes.dialled.get(id)) and route.full]
-        return found, members.latest.majority - members.i_vote
+        found = [self._routes.find(self._number, voter.identity) for voter in members.other_voters()]
+        return [route for route in found if route is not None and route.full], members.latest.majority - members.i_vote
 
     async def post(self, request: Appends, post: Callable[[], None]) -> None:
         """Send the large bodies ahead, then call ``post``, which hands the appends to the core."""
@@ -116,11 +116,12 @@ class Ahead:
             async with self._turn:
                 if not self._is_worth_it(request):  # perhaps it was sent again, and is in the log by now
                     return post()
-                self._routes.blocks_of = self
                 large = [body for _, body in request.items if len(body) >= AHEAD_BYTES_MIN][:BLOCKS_MAX]
                 routes, _ = self._voters()
-                numbers = self._send(large, routes)
+                numbers: list[int] = []
                 try:
+                    self._routes.blocks_of = self._number
+                    self._send(numbers, large, routes)
                     await self._until(lambda: self._is_held(routes, numbers))
                     post()
                     self._driver.pump()
@@ -131,14 +132,13 @@ class Ahead:
         finally:
             self._requests -= 1
 
-    def _send(self, large: list[bytes], routes: list[Route]) -> list[int]:
-        numbers = [self._routes.add_block(body) for body in large]
+    def _send(self, numbers: list[int], large: list[bytes], routes: list[Route]) -> None:
+        numbers += [self._routes.add_block(body) for body in large]
         for route in routes:
             route.link.on_held = self._wake
             for number, body in zip(numbers, large, strict=True):
                 route.sent_ahead.add(number)
                 route.link.send_block(number, body)
-        return numbers
 
     def _forget(self, routes: list[Route], numbers: list[int]) -> None:
         self._routes.flush()  # messages that refer to the blocks
@@ -147,7 +147,9 @@ class Ahead:
             for route in routes:
                 route.sent_ahead.discard(number)
                 route.link.forget_block(number)
-        self._routes.blocks_of = None
+        for route in routes:
+            route.link.on_held = lambda: None
+        self._routes.blocks_of = 0
 
     def _is_held(self, routes: list[Route], numbers: list[int]) -> bool:
         """True if enough members hold the blocks, or cannot any more, or this server does not lead."""
@@ -444,10 +446,11 @@ class ClientConnection(ClientRequests):
         self._ahead = ahead
         self._behind: deque[tuple[Appends, int]] = deque()  # appends whose bodies go ahead, or that came after those
         self._all_handed_on = trio.lowlevel.ParkingLot()
+        self._ended = False
 
     async def wait_idle(self) -> None:
         """Wait until every append is answered and every answer has left, or the connection is closed."""
-        while not self.link.closed and (self._behind or self.appends or self.link.queued_bytes):
+        while not (self._ended or self.link.closed) and (self._behind or self.appends or self.link.queued_bytes):
             if self._behind:
                 await self._all_handed_on.park()
             elif self.appends:
@@ -461,7 +464,12 @@ class ClientConnection(ClientRequests):
         self._driver.came_s = self._driver.clock_s()
         self._take_all(bodies)
         self._driver.kick()
-        await self.link.deliver(self._poller, self._take_all, self._wait_for_room)
+        try:
+            await self.link.deliver(self._poller, self._take_all, self._wait_for_room)
+        finally:
+            self._ended = True  # for `wait_idle`
+            self._all_handed_on.unpark_all()
+            self._answered.unpark_all()
 
     def _take_all(self, bodies: list[Body]) -> bool:
         """Post all requests. Returns False if no more may be read for now. Raises `WireError`."""

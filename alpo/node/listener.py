@@ -152,7 +152,7 @@ class Front:
     def __init__(self, number: int, name: str, driver: Driver, services: Services, routes: Routes) -> None:
         self.number, self.name = number, name
         self.driver, self.services = driver, services
-        self.ahead = Ahead(driver, routes)
+        self.ahead = Ahead(driver, routes, number)
         self._greet_anew: Callable[[Front], None] | None = None
         self._told_limits = _told_limits(self._settings)
         self._settled: Settings | None = None  # the settings, once looked at, if the last ones are guaranteed

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 import trio
 
 from alpo.addresses import AddressError, parse_dialled
+from alpo.core.directory import FIRST_NUMBER
 from alpo.core.hosting.words import HostMessage, LogHello
 from alpo.core.members import Identity
 from alpo.core.messages import REQUESTS, START_ONLY, AppendRequest, Envelope, wants_answer
@@ -192,9 +193,9 @@ class Routes:
         self.accepted: dict[Identity, Route] = {}
         #: Bodies of appends that go ahead of their entries, by number: see `client_connection.Ahead`.
         self.blocks: dict[int, bytes] = {}
-        #: Sender of those; the number of the last one: none is used again, as an answer to the old one may yet come.
-        self.blocks_of: object | None = None
-        self._last_block = 0
+        #: Number of the log whose bodies those are; 0: none go ahead.
+        self.blocks_of = 0
+        self._last_block = 0  # no number is used again: an answer to an old block may yet come
         #: Messages of this pass to each peer, while several logs run here; else None.
         self._gathered: dict[Link, list[bytes]] | None = None
         self._twins: dict[Identity, _Twins] = {}
@@ -268,9 +269,10 @@ class Routes:
 
     def abandon(self) -> None:
         """Drop entries that wait to leave in pieces: this server leads the first log no more, and whoever leads now
-        sends its own. Not while another log's entries may be among them."""
-        for route in self.dialled.values() if not self.stores.receivers else ():
-            route.link.abandon_long()
+        sends its own. Not while another log's entries or blocks may be among them."""
+        if not self.stores.receivers and self.blocks_of in (0, FIRST_NUMBER):
+            for route in self.dialled.values():
+                route.link.abandon_long()
 
     def _encode(
         self, envelopes: Sequence[Envelope], now_s: float, find: Find | None, *, from_thread: bool = False
@@ -349,6 +351,10 @@ class Routes:
             gathered, self._gathered = self._gathered, {}
             for link, parts in gathered.items():
                 link.push_from_thread(b"".join(parts))  # a rest is sent in time, too
+
+    def find(self, number: int, store: Identity) -> Route | None:
+        """The connection on which requests of log ``number`` go to a store; None while there is none."""
+        return self.dialled.get(store.id) if number == FIRST_NUMBER else self.stores.find(number, store, True)
 
     def add_block(self, body: bytes) -> int:
         """Have messages refer to ``body`` by the number returned, where it was sent ahead, until it is deleted."""

@@ -242,6 +242,23 @@ async def test_frames_are_delivered_in_groups_while_there_is_room_until_the_end(
 
 
 @pytest.mark.trio
+async def test_a_close_ends_the_wait_for_room() -> None:
+    link, other = pair()
+    poller = Poller(Passes(lambda: None))
+    with other:
+        async with trio.open_nursery() as nursery:
+
+            async def receive() -> None:
+                with pytest.raises(LinkClosed, match="by the test"):
+                    await link.deliver(poller, lambda bodies: True, trio.sleep_forever)
+
+            nursery.start_soon(receive)
+            await trio.testing.wait_all_tasks_blocked()
+            link.close("by the test")
+    poller.close()
+
+
+@pytest.mark.trio
 async def test_large_frames_are_delivered_whole_whatever_is_received_at_once() -> None:
     link, other = pair()
     link.allow_frames(1 << 20)

@@ -22,10 +22,21 @@ from alpo.client.connection import Connection, Lost
 from alpo.client.reasons import AWAY, code_name, kind_of
 from alpo.client.servers import Servers
 from alpo.core.requests import Code
-from alpo.errors import Refused, Unavailable
-from alpo.wire.requests import Backup, BackupHead, BackupRows, Done, GiveBack, RequestRefused, Status, StatusAnswer
+from alpo.errors import AlpoError, Refused, Unavailable
+from alpo.wire.requests import (
+    Backup,
+    BackupHead,
+    BackupRows,
+    Done,
+    GiveBack,
+    Page,
+    RequestRefused,
+    ServerReply,
+    Status,
+    StatusAnswer,
+)
 
-from .asking import Asking, no_answer, refusal
+from .asking import Asking, no_answer, probe_read, refusal
 
 _LOOK_S = 0.2
 #: Refusals of a copy after which another may be had: cleaning has overtaken it, or its server leads no more.
@@ -137,6 +148,11 @@ async def copy_log(
     """
     connection = await _connect(servers, server, timeout_s)
     try:
+        if server is None:  # a read shows all that was acknowledged, and a deposed server keeps it
+            with anyio.fail_after(timeout_s):
+                page = await connection.ask(probe_read)
+            if not isinstance(page, Page):
+                raise _end_of_copy(page)
         number = connection.next_request()
         connection.send(Backup(number))
         await connection.drain()
@@ -146,10 +162,8 @@ async def copy_log(
             for message in messages:
                 if getattr(message, "request", None) != number:
                     continue
-                if isinstance(message, RequestRefused) and message.code in _AGAIN:
-                    raise Overtaken(message.detail or code_name(message.code))
                 if not isinstance(message, BackupHead | BackupRows | Done):
-                    raise refusal(message)
+                    raise _end_of_copy(message)
                 yield message
                 if isinstance(message, Done):
                     return
@@ -159,6 +173,13 @@ async def copy_log(
         raise Unavailable(f"nothing came from {connection.address} for {timeout_s:g} s") from error
     finally:
         servers.drop(connection)
+
+
+def _end_of_copy(answer: ServerReply) -> AlpoError:
+    """The error to raise for an answer that ends a copy."""
+    if isinstance(answer, RequestRefused) and answer.code in _AGAIN:
+        return Overtaken(answer.detail or code_name(answer.code))
+    return refusal(answer)
 
 
 async def _connect(servers: Servers, server: int | None, timeout_s: float) -> Connection:
