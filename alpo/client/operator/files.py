@@ -146,19 +146,22 @@ async def copy_log(
     ``timeout_s``: seconds without a message before `Unavailable`. Raises `Overtaken`, `Refused`, `Unavailable`,
     `ProtocolError`.
     """
+    until_s = anyio.current_time() + timeout_s
     connection = await _connect(servers, server, timeout_s)
     try:
         if server is None:  # a read shows all that was acknowledged, and a deposed server keeps it
-            with anyio.fail_after(timeout_s):
+            with anyio.fail_after(until_s - anyio.current_time()):
                 page = await connection.ask(probe_read)
             if not isinstance(page, Page):
                 raise _end_of_copy(page)
         number = connection.next_request()
         connection.send(Backup(number))
         await connection.drain()
+        wait_s = until_s - anyio.current_time()
         while True:
-            with anyio.fail_after(timeout_s):
+            with anyio.fail_after(wait_s):
                 messages = await connection.receive()
+            wait_s = timeout_s
             for message in messages:
                 if getattr(message, "request", None) != number:
                     continue
