@@ -32,6 +32,7 @@ def state(it: Any, seen: set[int]) -> Any:
     return {name: state(getattr(it, name), seen) for name in slots}
 
 
+@pytest.mark.pure  # methods of the core are replaced
 def test_a_step_would_do_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     take, known = Replica.take_known, Counter[str]()
 
