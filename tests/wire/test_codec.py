@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from alpo.core import messages as m
 from alpo.core import requests as q
-from alpo.core.directory import Listing
+from alpo.core.directory import Listing, LogOptions
 from alpo.core.disk import SessionRow
 from alpo.core.entries import Entry, Kind, join_payloads, seal
 from alpo.core.hosting.words import HostMessage
@@ -162,6 +162,9 @@ def of_class(cls: type) -> st.SearchStrategy[Any]:
     hints = typing.get_type_hints(cls)
     fields = {name: FIELDS[cls, name] if (cls, name) in FIELDS else of_type(hint) for name, hint in hints.items()}
     return st.builds(cls, **fields)
+
+
+FIELDS[q.CreateLog, "options"] = of_class(LogOptions)  # the compiled class does not tell its type
 
 
 HELLOS = (*typing.get_args(r.Hello), r.Problem)
