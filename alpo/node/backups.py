@@ -3,8 +3,9 @@ member holds a payload on disk (R18).
 
 Laws of copies:
 
-* A leader's copy ends where a linearizable read would (R25), even if only other servers' disks hold that: it begins
-  once this server's holds it, too. Another server's ends at what it knew to be guaranteed. Nothing later is sent.
+* A copy ends at the last entry that this server knew to be guaranteed when it was asked for (a client of a leader makes
+  a linearizable read before, so that this is all that was acknowledged), even if only other servers' disks held that:
+  it begins once this server's holds it, too. Nothing later is sent.
 * Short transactions read it, so the WAL can still be copied back; guaranteed entries do not change between them. If
   cleaning overtakes the copy, it ends with OUT_OF_RANGE and may be asked for again.
 * A damaged entry is not copied: the copy waits for a sound one from another server (R31).
@@ -120,10 +121,9 @@ _CHUNK_ROWS = 32
 class Backups:
     """Service for `Backup` requests. A copy runs in its client's nursery, and ends with the connection."""
 
-    def __init__(self, driver: Driver, reads: Reads, store: Store, limits: Limits, scrubber: Scrubber) -> None:
+    def __init__(self, driver: Driver, store: Store, limits: Limits, scrubber: Scrubber) -> None:
         self._driver = driver
         self._replica: Replica = driver.replica
-        self._reads = reads
         self._store = store
         self._limits = limits
         self._scrubber = scrubber
@@ -147,11 +147,7 @@ class Backups:
             client.refuse(ask.request, Code.NOT_READY, detail=unreadable(error, "copied"))
 
     async def _copy(self, client: ClientConnection, ask: w.Backup) -> None:
-        end_id: int | None = self._replica.guaranteed_id
-        if self._replica.leadership is not None:
-            end_id = await self._reads.read_index(client, ask.request)
-        if end_id is None:
-            return
+        end_id = self._replica.guaranteed_id
         await self._driver.on_disk()
         state = await in_thread(self._store.copy_state, end_id, limiter=self._thread)
         head = w.BackupHead(ask.request, state.schema, state.server_id, state.end_id, state.bytes_about)

@@ -138,7 +138,7 @@ class LogServer:
         store.on_damage = lambda damage: soon(token, functools.partial(scrubber.suspect, damage))
         self.reads = Reads(driver, store, limits, scrubber, shared.bulk)
         self.everyone = Everyone(driver, self.reads, limits, scrubber)
-        self.backups = Backups(driver, self.reads, store, limits, scrubber)
+        self.backups = Backups(driver, store, limits, scrubber)
         self.digests = Digests(self.replica, store)
         self.cleaner = Cleaner(driver, store, retention, lambda: writer.stats.mean_commit_ms / 1000)
         self.disk = DiskWatch(driver, store, writer.stats, care.low_water_bytes, shared.looking)

@@ -326,7 +326,7 @@ class Reads:
     async def _serve(self, client: ClientConnection, ask: w.Read | w.ReadColumns) -> None:
         try:
             if ask.linearizable:
-                end_id = await self.read_index(client, ask.request)
+                end_id = await self._read_index(client, ask)
             else:
                 end_id = await self._scrubber.past_damage(partial(self._local_end, client, ask))
             if end_id is not None:
@@ -336,16 +336,14 @@ class Reads:
                 self._driver.note("read_failed", why=str(error))
             client.refuse(ask.request, Code.NOT_READY, detail=unreadable(error))
 
-    async def read_index(self, client: ClientConnection, request: int) -> int | None:
-        """The id up to which a read that begins now must see the log, to be linearizable (R25); None if this server
-        cannot tell: then ``client``'s ``request`` is refused."""
+    async def _read_index(self, client: ClientConnection, ask: w.Read | w.ReadColumns) -> int | None:
         wait = _Wait()
         self._driver.post(ReadIndex(wait))
         self._driver.kick()
         reply = await wait.wait()
         if isinstance(reply, ReadAt):
             return reply.id
-        client.refuse(request, reply.code, number=reply.number, leader=reply.leader, detail=reply.detail)
+        client.refuse(ask.request, reply.code, number=reply.number, leader=reply.leader, detail=reply.detail)
         return None
 
     async def _local_end(self, client: ClientConnection, ask: w.Read | w.ReadColumns) -> int | None:

@@ -290,8 +290,8 @@ class StatusAnswer(NamedTuple):
 
 class Backup(NamedTuple):
     """Request for a copy of this server's log as far as it is guaranteed, without hard state and incarnation. Answered
-    by `BackupHead`, `BackupRows` and `Done`; or by a refusal: NOT_LEADER at first when the server is deposed, or,
-    even in the middle, OUT_OF_RANGE when cleaning has overtaken the copy (ask again), or NOT_READY."""
+    by `BackupHead`, `BackupRows` and `Done`; or, even in the middle, by a refusal: OUT_OF_RANGE when cleaning has
+    overtaken the copy (ask again), or NOT_READY."""
 
     request: int
 

@@ -115,14 +115,20 @@ async def test_small_appends_pass_and_one_connection_s_stay_in_order() -> None:
         assert (first.serial, second.serial) == (1, 2) and small.lsns[0] < first.lsns[0] < second.lsns[0]
 
 
+async def leading_bills(r: Rig) -> tuple[Host, Client, Client]:
+    """Create a log; its leader, a client of it, and one of the first log's leader."""
+    first = await connect((await r.leader()).us.address)
+    assert isinstance(await first.ask(create("bills")), q.LogIs)
+    node = await led(r, 2)
+    await until(lambda: len(node.routes.dialled) == 2)
+    return node, await connect(node.us.address, log="bills"), first
+
+
 @pytest.mark.trio
 async def test_each_log_s_go_ahead_unless_another_log_s_do(tmp_path: Path) -> None:
     async with rig(3, shelves=tmp_path) as r:
-        first = await connect((await r.leader()).us.address)
-        assert isinstance(await first.ask(create("bills")), q.LogIs)
-        node = await led(r, 2)
-        await until(lambda: len(node.routes.dialled) == 2)
-        blocks, client = watch_blocks(node), await connect(node.us.address, log="bills")
+        node, client, _ = await leading_bills(r)
+        blocks = watch_blocks(node)
         slow(node)
         assert isinstance(await client.ask(append(random_id(), 1, LARGE)), q.Appended)
         assert blocks == [(1, len(LARGE))] * 2
@@ -139,11 +145,7 @@ async def test_each_log_s_go_ahead_unless_another_log_s_do(tmp_path: Path) -> No
 @pytest.mark.trio
 async def test_a_log_that_is_deleted_meanwhile_keeps_no_client_and_no_block(tmp_path: Path) -> None:
     async with rig(3, shelves=tmp_path) as r:
-        first = await connect((await r.leader()).us.address)
-        assert isinstance(await first.ask(create("bills")), q.LogIs)
-        node = await led(r, 2)
-        await until(lambda: len(node.routes.dialled) == 2)
-        client = await connect(node.us.address, log="bills")
+        node, client, first = await leading_bills(r)
         slow(node)
         for route in node.routes.dialled.values():
             route.link.send_block = lambda number, data: None  # type: ignore[method-assign]

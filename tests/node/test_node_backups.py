@@ -68,19 +68,17 @@ class Client:
         self.done.set()
 
 
-#: Reads that a copy of a follower's log does not ask for its end.
-UNASKED: Any = None
 #: A scrubber that knows of no damage.
 THROUGH: Any = SimpleNamespace(past_damage=lambda read: read())
 
 
 def driver_of(status: str, guaranteed_id: int, on_disk: Any = trio.lowlevel.checkpoint) -> Any:
-    replica = SimpleNamespace(status_text=status, guaranteed_id=guaranteed_id, leadership=None)
+    replica = SimpleNamespace(status_text=status, guaranteed_id=guaranteed_id)
     return SimpleNamespace(replica=replica, on_disk=on_disk)
 
 
 def serving(store: Any, client: Client, guaranteed_id: int = 38, **limits: int) -> Backups:
-    made = Backups(driver_of("VOTING", guaranteed_id), UNASKED, store, Limits(**limits), THROUGH)
+    made = Backups(driver_of("VOTING", guaranteed_id), store, Limits(**limits), THROUGH)
     made.begin(cast(ClientConnection, client), w.Backup(7))
     return made
 
@@ -116,39 +114,10 @@ async def test_a_copy_begins_once_this_disk_holds_what_only_others_held(sqlite: 
 
     async with trio.open_nursery() as nursery:
         client = Client(nursery)
-        made = Backups(driver_of("VOTING", 38, on_disk), UNASKED, sqlite.store, Limits(), THROUGH)
+        made = Backups(driver_of("VOTING", 38, on_disk), sqlite.store, Limits(), THROUGH)
         made.begin(cast(ClientConnection, client), w.Backup(7))
         await client.done.wait()
     assert ids(client) == list(range(1, 39)) and not client.refused
-
-
-class ReadRound:
-    """Reads of a leader that knows ``end_id`` after a round with the others; None: they have another leader."""
-
-    def __init__(self, end_id: int | None) -> None:
-        self.end_id = end_id
-
-    async def read_index(self, client: Client, request: int) -> int | None:
-        await trio.lowlevel.checkpoint()
-        if self.end_id is None:
-            client.refuse(request, Code.NOT_LEADER)
-        return self.end_id
-
-
-@pytest.mark.trio
-@pytest.mark.parametrize("end_id", [38, None])
-async def test_a_leader_s_copy_ends_where_a_read_would(sqlite: SqliteBench, end_id: int | None) -> None:
-    """Just elected, it knows less to be guaranteed than was acknowledged; deposed, it may never have had it."""
-    fill(sqlite)
-    driver = driver_of("VOTING", 12)
-    driver.replica.leadership = SimpleNamespace()
-    async with trio.open_nursery() as nursery:
-        client = Client(nursery)
-        made = Backups(driver, cast(Any, ReadRound(end_id)), sqlite.store, Limits(), THROUGH)
-        made.begin(cast(ClientConnection, client), w.Backup(7))
-        await client.done.wait()
-    assert ids(client) == list(range(1, end_id + 1 if end_id else 1))
-    assert client.refused == ([] if end_id else [(Code.NOT_LEADER, "")])
 
 
 async def run_overtaken(sqlite: SqliteBench) -> None:
@@ -214,7 +183,7 @@ async def test_a_copy_never_ends_at_damage_as_if_that_were_the_end(sqlite: Sqlit
 async def run_refused(store: Any, status: str, expected: str) -> None:
     async with trio.open_nursery() as nursery:
         client = Client(nursery)
-        made = Backups(driver_of(status, 0), UNASKED, store, Limits(), THROUGH)
+        made = Backups(driver_of(status, 0), store, Limits(), THROUGH)
         made.begin(cast(ClientConnection, client), w.Backup(7))
         await client.done.wait()
     assert client.messages == [] and client.refused[0][0] == Code.NOT_READY and expected in client.refused[0][1]
