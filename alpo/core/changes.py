@@ -19,7 +19,7 @@ from typing import NamedTuple
 from .entries import Kind
 from .first_start import FirstStart
 from .members import Identity, Member, MemberList, Role, StartStatus, members_body
-from .messages import StartAnswer
+from .messages import Retired, StartAnswer
 from .replication import Progress, Replication
 from .requests import ChangeMember, Code, MembersChanged, MemberStep
 from .serving import Reads, Serving
@@ -245,17 +245,23 @@ class Changes:
     def found(self, who: Identity, started: bool) -> None:
         """Note that ``who``, not listed under this incarnation, answered; ``started``: it belongs to a cluster."""
         pending, member = self.pending, self._r.members.latest.get(who.id)
+        retired = member is not None and who.incarnation in member.retired
+        if retired and not started and self._r.members.latest_id <= self._r.guaranteed_id:
+            self._r.out.send(who, Retired())  # an empty store of a further log then makes room for another one
         if pending is not None and pending.id == who.id and pending.step is not MemberStep.REMOVE:
             if started:
                 self._give_up(f"the server at {pending.address} belongs to a cluster already: give it an empty "
                               "data directory")
-            elif member is None or who.incarnation not in member.retired:
+            elif retired:
+                self._give_up(f"the disk of the server at {pending.address} was taken out of this cluster before: give "
+                              "it an empty data directory")
+            else:
                 self._found = who
                 self._heard = None
                 self._confirming_round = 0
         elif (
-            not started and member is not None and member.role is not Role.GONE
-            and who.incarnation not in member.retired and self._lost.get(who.id) != who
+            not started and member is not None and member.role is not Role.GONE and not retired
+            and self._lost.get(who.id) != who
         ):
             self._lost[who.id] = who
             if self._told_lost.get(who.id) != who:  # else an event has reported it before

@@ -105,8 +105,10 @@ def _is_out(r: Parts, sender: Identity) -> bool:
 
 
 def _on_retired(r: Parts, sender: Identity, message: m.Retired) -> None:
-    """Note that this server was removed, if a member of our own list (which may be old) says so; become passive."""
-    if r.first_start.started and r.members.latest.holds(sender) and not r.retired:
+    """Note that this server was removed, if a member of our own list (which may be old) says so; become passive. An
+    empty store of a further log has no list, and nothing to lose: any store of its log may say it."""
+    listed = r.members.latest.holds(sender) if r.first_start.started else not r.cfg.first_log
+    if listed and not r.retired:
         r.retired = True
         r.out.event("retired", told_by=sender.id, incarnation=r.me.incarnation.hex())
         r.become_passive()

@@ -233,6 +233,7 @@ class Host:
                 self.us.me.id, self.driver, self.routes, self._shelf, self._make_other,
                 self._cfg.election_timeout_s, self._follow_logs,
             )
+            self.hosted.on_members = self.peers.follow_others
 
     # -- other logs (rules.md#logs) ---------------------------------------------------------------------
 

@@ -129,6 +129,9 @@ class Hosted:
         self.running: dict[int, Running] = {}
         #: Logs that have stopped because of a fault, and why.
         self.failed: dict[int, str] = {trouble.number: trouble.why for trouble in shelf.troubles}
+        #: Called with the ids of the members of all logs that run here, when they have changed.
+        self.on_members: Callable[[frozenset[int]], None] = lambda ids: None
+        self._members = frozenset[int]()
         #: Set once hosting wants a log stopped that runs, has failed, or is about to run.
         self._stops: dict[int, trio.Event] = {}
         #: Last known name, and store, of each log.
@@ -288,6 +291,10 @@ class Hosted:
             if running is not None and running.log != log:
                 running.log = log
                 self._on_running()
+        members = frozenset(member.id for log in seen.logs.values() for member in log.members.replicas)
+        if members != self._members:
+            self._members = members
+            self.on_members(members)
         actions = self._hosting.step(seen, trio.current_time())
         waiting, self._deletions = self._deletions, []
         for gone, done in waiting:
@@ -303,6 +310,7 @@ class Hosted:
             nursery.start_soon(self._make, action)
         elif isinstance(action, h.RunLog):
             self._stops[action.log.number] = trio.Event()
+            self._names.setdefault(action.log.number, action.log.name)
             nursery.start_soon(self._serve, action)
         elif isinstance(action, h.StopLog):
             self._stops[action.number].set()

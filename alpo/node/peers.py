@@ -141,6 +141,7 @@ class Peers:
         self._nursery: trio.Nursery | None = None
         self._seen: tuple[object, object, int] = (None, None, 0)
         self._gone = self._leads = False
+        self._others = frozenset[int]()
         self.by_id: dict[int, Peer] = {}
         #: The version of the protocol that each server, of this disk, spoke last.
         self.spoken: dict[Identity, int] = {}
@@ -175,6 +176,11 @@ class Peers:
             self._reopen(peer)
             peer.kick()
 
+    def follow_others(self, ids: frozenset[int]) -> None:
+        """Dial these servers, too, the members of other logs: one that has left the first log may still be needed."""
+        self._others, self._seen = ids, (None, None, 0)
+        self.follow_members()
+
     def _notice_removal(self) -> None:
         gone = self._replica.status_text == "GONE"
         if gone and not self._gone:
@@ -182,13 +188,13 @@ class Peers:
         self._gone = gone
 
     def _wanted(self) -> set[int]:
-        """Ids to dial: members, a removed one that must be informed, one that is sought; before the first start those
-        configured."""
+        """Ids to dial: members of any log, a removed one that must be informed, one that is sought; before the first
+        start those configured."""
         replica = self._replica
         ids = {member.id for member in replica.members.latest.replicas} or set(self._configured)
         if replica.leadership is not None:
             ids |= set(replica.leadership.peers)
-        return (ids | {replica.asked_id}) - {0, self._us.me.id}
+        return (ids | self._others | {replica.asked_id}) - {0, self._us.me.id}
 
     def _is_listed(self, peer: Peer) -> bool:
         listed = listed_incarnation(self._replica, peer.id)

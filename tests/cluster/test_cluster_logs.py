@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -108,6 +109,36 @@ async def test_a_server_is_killed_in_the_middle_of_creating_and_of_deleting(tmp_
         async with connect(running.addresses, timeout_s=500, log="billing") as log:
             with pytest.raises(alpo.NoSuchLog, match=r"^there is no log billing$"):
                 await log.append(b"to a log that is no more")
+
+
+def is_alone(found: dict[int, dict[str, Any]]) -> bool:
+    """True if server 1 leads a log, and is its only member."""
+    one = found.get(1, {})
+    return one.get("leader") == 1 and [m["id"] for m in one["members"] if m["role"] != "GONE"] == [1]
+
+
+@pytest.mark.trio
+async def test_a_server_that_has_left_serves_the_logs_that_still_need_it(tmp_path: Path) -> None:
+    """Server 2 dies and is removed while a log of two cannot follow; no process is left that knew it as a member."""
+    async with cluster(tmp_path, 2, proxied=False, timers={"heartbeat_s": 0.3, "election_timeout_s": 4.0}) as running:
+        async with connect(running.addresses, timeout_s=30) as log:
+            await log.create_log("billing", lead=2)
+            async with connect(running.addresses, timeout_s=30, log="billing") as billing:
+                await billing.append(b"one")
+                assert [row["leader"] for row in await billing.status()] == [2, 2]
+            if await running.leader() != 1:
+                await log.transfer(1)
+            await running.until("all is guaranteed", lambda found: len(found) == 2 and all(
+                each["leader"] == 1 and each["last_id"] == each["guaranteed_id"] for each in found.values()
+            ))
+            running.servers[2].kill()
+            await log.remove_member(2)
+        await running.until("server 1 alone", is_alone)
+        running.servers[1].kill()
+        running.start()
+        async with connect(running.addresses, timeout_s=60, log="billing") as billing:
+            assert await billing.append(b"two") == 2
+        await running.until("the log follows", is_alone, log="billing")
 
 
 @pytest.mark.trio

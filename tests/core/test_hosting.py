@@ -55,8 +55,8 @@ def facts(*logs: NamedLog, **more: Any) -> Facts:
     deleted = more.pop("deleted", ())
     listing = Listing(logs, deleted, more.pop("next_number", 9))
     return Facts(**{
-        "cluster": CLUSTER, "listing": listing, "members": members(1, 2, 3), "members_id": 0, "members_sure": True,
-        "leads": False, "logs": {}, **more,
+        "cluster": CLUSTER, "listing": listing, "head": listing, "members": members(1, 2, 3), "members_id": 0,
+        "members_sure": True, "leads": False, "logs": {}, **more,
     })
 
 
@@ -98,6 +98,20 @@ def test_a_store_is_made_told_and_run_once_the_log_is_founded() -> None:
     assert host.step(facts(founded), 0.3) == [RunLog(founded, own)]
     says = LogHello((ToldLog(2, b"s" * 16, STARTED, 2, standing_of(0, own)),))
     assert host.step(facts(founded, logs={2: runs(False, 2, own)}), 0.4) == [Tell(None, says)]
+
+
+def test_a_store_that_has_begun_runs_before_its_founding_is_known_to_be_guaranteed_again() -> None:
+    founded = log(first=MemberList.of([Member(1, "h1:7100", 0, b"s" * 16, Role.VOTER)]))
+    begun, ahead = store()._replace(state=STARTED), Listing((founded,), (), 3)
+    late = facts()._replace(listing=Listing(), head=ahead)
+    host = hosting(begun)
+    assert host.step(late, 0.0) == [RunLog(founded, None), Tell(None, LogHello((ToldLog(2, b"s" * 16, STARTED),)))]
+    assert done(host.step(late._replace(listing=ahead), 0.0)) == [], "it runs already"
+    gone = Listing((), (DeletedLog(2, "log-2", b"n" * 16, b"e" * 16, founded.first_list, founded.id),), 3)
+    assert done(host.step(late._replace(listing=gone), 0.0)) == [StopLog(2)]
+    assert done(hosting(store()).step(late, 0.0)) == [], "only a store that has begun proves it"
+    assert [type(each) for each in done(hosting(begun._replace(cluster=b"x" * 16)).step(late, 0.0))] == [HostEvent]
+    assert done(hosting(begun).step(late._replace(head=gone), 0.0)) == []
 
 
 def test_another_store_than_the_listed_one_begins_nothing() -> None:

@@ -9,6 +9,7 @@ import pytest
 from cluster_kit import Cluster
 
 from alpo.core.members import Role
+from alpo.core.messages import StartQuestion
 from alpo.core.ready import Clean
 from alpo.core.requests import (
     ChangeMember,
@@ -336,6 +337,24 @@ def test_a_learner_that_died_holds_up_no_other() -> None:
     cluster.run_until(lambda: votes(cluster, 5), 3.0)
     four = leader.members.latest.get(4)
     assert four is not None and four.role is Role.LEARNER
+
+
+@pytest.mark.parametrize("first_log", [True, False])
+def test_a_disk_that_was_taken_out_before_it_held_anything_does_not_come_back(first_log: bool) -> None:
+    """An operator is told why. In a further log nobody looks after, the store hears of it, and makes room."""
+    cluster = started(first_log=first_log)
+    cluster.newcomer(4)
+    cluster.catches = lambda each: each.target.id == 4 and not isinstance(each.message, StartQuestion)
+    add = ChangeMember("add", MemberStep.ADD, 4, "10.0.0.4:7100", 0)
+    assert isinstance(ask(cluster, add), MembersChanged)
+    assert isinstance(ask(cluster, ChangeMember("remove", MemberStep.REMOVE, 4, "", 0)), MembersChanged)
+    cluster.catches = lambda each: False
+    refused = ask(cluster, add._replace(origin="again"))
+    assert isinstance(refused, Refused) and "taken out of this cluster before" in refused.detail
+    cluster.run(0.1)
+    assert cluster.replica(4).retired is not first_log
+    cluster.newcomer(4)
+    assert isinstance(ask(cluster, add._replace(origin="with another disk")), MembersChanged)
 
 
 def test_the_only_voter_stays() -> None:

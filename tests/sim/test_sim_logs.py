@@ -16,6 +16,11 @@ def test_every_check_holds(seed: int) -> None:
     assert verdict.ok, verdict
 
 
+def test_a_server_that_left_and_started_again_runs_the_logs_that_still_need_it() -> None:
+    verdict = run_world(LogsWorld(draw(530091, seconds=10)))
+    assert verdict.ok, verdict
+
+
 def test_logs_are_created_written_and_deleted_under_faults() -> None:
     """Else the checks would hold of nothing."""
     founded = deleted = acknowledged = lost = failed = 0

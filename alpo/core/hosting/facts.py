@@ -18,7 +18,7 @@ def facts(first: Replica, logs: Mapping[int, Replica]) -> Facts:
     """The view of a server whose replica of the first log is ``first``; ``logs``: of the others that run, by number."""
     members = first.members
     return Facts(
-        first.cluster, first.directory.guaranteed, members.latest, members.latest_id,
+        first.cluster, first.directory.guaranteed, first.directory.head, members.latest, members.latest_id,
         members.latest_id <= first.guaranteed_id, _leads(first),
         {number: facts_of(replica) for number, replica in logs.items()},
     )

@@ -2,7 +2,8 @@
 
 Laws:
 
-* A server acts on the guaranteed directory only, and on no other cluster's stores.
+* A server acts on the guaranteed directory only, and on no other cluster's stores. A store that was found begun proves
+  that its founding is guaranteed: it runs from the start on, as others may need it before this server knows that.
 * What is told of a store is on disk.
 * A store begins with a log's first list only under the very incarnation that the list has. Any other store of that log
   founds nothing: the log's leader adds it.
@@ -136,6 +137,8 @@ class Hosting:
             self._forget(facts)
             for log in facts.listing.logs:
                 self._keep(log, facts, actions)
+            for log in facts.head.logs:
+                self._go_on(log, facts, actions)
             for number in [number for number in self._stores if facts.listing.get(number) is None]:
                 self._let_go(number, facts, actions)
         told = {**self._told, self.me: {each.number: each for each in self._tell(facts)}}
@@ -196,6 +199,16 @@ class Hosting:
         listed = first.is_voter(Identity(self.me, store.incarnation))
         actions.append(RunLog(log, first if listed else None))
 
+    def _go_on(self, log: NamedLog, facts: Facts, actions: list[Action]) -> None:
+        """Run a log that has begun here before this start, though its entries are not known to be guaranteed again."""
+        store = self._stores.get(log.number)
+        known = facts.listing.get(log.number) is not None or facts.listing.lacks(log.number)
+        if known or log.number in self._running or store is None or store.cluster != facts.cluster:
+            return
+        if store.state is StoreState.STARTED and log.first_list is not None:
+            self._running.add(log.number)
+            actions.append(RunLog(log, None))
+
     def _let_go(self, number: int, facts: Facts, actions: list[Action]) -> None:
         """Stop a log that the directory lacks, then move its store; only if the directory proves that it is deleted."""
         store = self._stores[number]
@@ -225,15 +238,16 @@ class Hosting:
         told: list[ToldLog] = []
         if not facts.cluster:
             return told
-        for log in facts.listing.logs:
-            store, runs = self._stores.get(log.number), facts.logs.get(log.number)
+        early = [number for number in self._running if not facts.listing.lacks(number)]
+        for number in sorted({*early, *(log.number for log in facts.listing.logs)}):
+            store, runs = self._stores.get(number), facts.logs.get(number)
             if store is None or store.cluster != facts.cluster:
                 continue
             if runs is None:
-                told.append(ToldLog(log.number, store.incarnation, store.state))
+                told.append(ToldLog(number, store.incarnation, store.state))
             else:
                 standing = standing_of(runs.members_id, runs.members)
-                told.append(ToldLog(log.number, store.incarnation, runs.state, runs.leader, standing))
+                told.append(ToldLog(number, store.incarnation, runs.state, runs.leader, standing))
         for gone in facts.listing.deleted:
             store = self._moved.get(gone.number)
             if store is not None and store.cluster == facts.cluster:

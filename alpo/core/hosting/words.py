@@ -97,13 +97,14 @@ class Facts(NamedTuple):
     """View of a server's hosting at a step.
 
     ``cluster``: id of the first log, b"" before it has started here. ``listing``: the directory as of the guaranteed
-    mark. ``members``, ``members_id``: the latest list of the first log and the entry that made it, ``members_sure``:
-    it is guaranteed. ``leads``: this server leads the first log, and has an entry of its own term guaranteed.
-    ``logs``: the logs that run here, by number.
+    mark; ``head``: at the head of the log. ``members``, ``members_id``: the latest list of the first log and the entry
+    that made it, ``members_sure``: it is guaranteed. ``leads``: this server leads the first log, and has an entry of
+    its own term guaranteed. ``logs``: the logs that run here, by number.
     """
 
     cluster: bytes
     listing: Listing
+    head: Listing
     members: MemberList
     members_id: int
     members_sure: bool

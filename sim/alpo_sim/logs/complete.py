@@ -67,11 +67,13 @@ class Log:
 
 
 class Server(NamedTuple):
-    """One server. ``known``: entries of the first log that it knows to be guaranteed; ``store``: incarnation and state
-    of its store; ``runs``: the log's replica runs; ``hosting``: the number of its hosting, None if it is down."""
+    """One server. ``known``: entries of the first log that it knows to be guaranteed, ``held``: those on its disk at
+    its last start; ``store``: incarnation and state of its store; ``runs``: the log's replica runs; ``hosting``: the
+    number of its hosting, None if it is down."""
 
     id: int
     known: int = 0
+    held: int = 0
     store: tuple[bytes, h.StoreState] | None = None
     moved: h.FoundStore | None = None
     made: int = 0
@@ -202,7 +204,9 @@ class Search:
     def _of_server(self, state: State, server: Server) -> Iterator[State]:
         id, pending = server.id, server.pending
         if server.known < state.log.last:
-            yield self._stepped(_put(state, server._replace(known=server.known + 1)), id)
+            known = server.known + 1
+            held = server.held if server.held > known else 0  # else it matters no more
+            yield self._stepped(_put(state, server._replace(known=known, held=held)), id)
         if pending.make:
             made, store = _with_store(server)
             yield self._stepped(_put(state, made._replace(pending=pending._replace(make=False))), id, "made", store)
@@ -235,7 +239,8 @@ class Search:
 
     def _crashed(self, state: State, server: Server) -> State:
         # Marks on disk are behind: what is guaranteed is learnt anew.
-        down = server._replace(known=0, runs=False, pending=NOTHING_PENDING, hosting=None)
+        held = max(server.known, server.held)
+        down = server._replace(known=0, held=held, runs=False, pending=NOTHING_PENDING, hosting=None)
         state = _put(state, down)
         state = state._replace(hellos=tuple(each for each in state.hellos if server.id not in each[0]))
         for other in state.servers:
@@ -270,7 +275,7 @@ class Search:
         server = _get(state, id)
         assert server.hosting is not None
         store = server.store and server.store[1]
-        key = server.hosting, news, server.known, state.log, server.runs, store, state.leader, state.now_s
+        key = server.hosting, news, server.known, server.held, state.log, server.runs, store, state.leader, state.now_s
         if (done := self._steps.get(key)) is None:
             hosting = _copied(self._hostings[server.hosting])
             if news:
@@ -288,7 +293,8 @@ class Search:
         if server.runs and server.store is not None:
             logs[NUMBER] = h.LogFacts(server.store[1], False, 0, 0, state.log.first or MemberList(()))
         leads = state.leader == server.id and server.known == state.log.last
-        return h.Facts(CLUSTER, state.log.listings[server.known], self._members, 0, True, leads, logs)
+        listing, head = state.log.listings[server.known], state.log.listings[max(server.known, server.held)]
+        return h.Facts(CLUSTER, listing, head, self._members, 0, True, leads, logs)
 
     def _act(self, state: State, id: int, action: h.Action) -> State:
         server = _get(state, id)
@@ -365,7 +371,7 @@ class Deleting(Search):
         ids = [member.id for member in self._members.members]
         first = MemberList.of(Member(id, f"h{id}:7100", 0, bytes([id, 1]) * 8, Role.VOTER) for id in ids)
         founded = self.grown(self._created(), "found", members=first.to_plain())
-        servers = tuple(Server(id, 2, (bytes([id, 1]) * 8, h.StoreState.STARTED), made=1) for id in ids)
+        servers = tuple(Server(id, 2, store=(bytes([id, 1]) * 8, h.StoreState.STARTED), made=1) for id in ids)
         reigns = Reigns(tuple(1 for _ in ids), (*(0 for _ in ids[1:]), 1), frozenset((1, len(ids), id) for id in ids))
         state = State(servers, founded, 1, 0.0, (), self._bounds, reigns=reigns)
         for id in ids:
