@@ -112,12 +112,34 @@ class Watchers:
             notice()
 
 
+class Sharers:
+    """The drivers of one server's logs, and those of them that may have something to do: to ask each of many would cost
+    every step of one more than the step itself."""
+
+    def __init__(self, drivers: Sequence[Driver]) -> None:
+        self.drivers = drivers
+        #: Those to which something was posted, in that order; those that have handed a write over.
+        self.posted: dict[Any, None] = {each: None for each in drivers if each.has_inputs}
+        self._writing = set(drivers)
+
+    def wrote(self, driver: Driver) -> None:
+        """Note that ``driver`` hands a write over."""
+        self._writing.add(driver)
+
+    def others_busy(self, driver: Driver) -> bool:
+        """True if another one has an input to step, or a write under way."""
+        if any(each is not driver and each.has_inputs for each in self.posted):
+            return True
+        self._writing = {each for each in self._writing if each.writes_under_way}
+        return not self._writing <= {driver}
+
+
 class Driver(trio.abc.Instrument):
     """Driver of one replica. All methods are for the Trio thread, except `durable` and those that say so."""
 
-    #: Drivers of all logs that share ``inflight_bytes_max``, if there are several: one with less than its part of it
-    #: under way is never full.
-    sharers: Sequence[Driver] = ()
+    #: All drivers of this server, if there are several. They share ``inflight_bytes_max``: one with less than its part
+    #: of it under way is never full.
+    sharers: Sharers | None = None
     #: The driver that hands this one's writes over with its own, if there is one (`share`): each that hears of every
     #: pass makes it longer.
     pass_of: Driver | None = None
@@ -168,8 +190,6 @@ class Driver(trio.abc.Instrument):
         self._running, self._wake = False, trio.Event()
         self._deadline_s = math.inf
         self._timer = Timer()
-        #: Time at which the poller's present group came, or the last one, by `clock_s`.
-        self.came_s = 0.0
         self._polled = False  # the poller keeps time, and not the timer
         self._scheduled = 0  # tasks that became able to run since the event loop last had nothing to run
         self.failure: BaseException | None = None  # the error that stopped it; then `on_failure` is called
@@ -195,10 +215,10 @@ class Driver(trio.abc.Instrument):
     def full(self) -> bool:
         """True if so many bytes are not yet guaranteed, or not on our own disk, that no more appends are taken. A
         server that does not lead refuses appends, for which it needs no room."""
-        own, sharers = self._inbox_bytes + self.replica.inflight_bytes, self.sharers
-        if own * (len(sharers) or 1) <= self.inflight_bytes_max or not self.replica.serves:
+        own, drivers = self.unguaranteed_bytes, self.sharers.drivers if self.sharers is not None else [self]
+        if own * len(drivers) <= self.inflight_bytes_max or not self.replica.serves:
             return False
-        if sharers and sum([each.unguaranteed_bytes for each in sharers]) <= self.inflight_bytes_max:
+        if sum([each.unguaranteed_bytes for each in drivers]) <= self.inflight_bytes_max:
             return False
         self._was_full = True
         return True
@@ -212,6 +232,8 @@ class Driver(trio.abc.Instrument):
     def post(self, item: Input, size_bytes: int = 0) -> None:
         """Queue an input for the next step; call `kick` after posting all that arrived together."""
         self._inbox_bytes += size_bytes
+        if self.sharers is not None:
+            self.sharers.posted[self] = None
         if type(item) is AppendRun:
             if not self._runs:
                 self._runs_go = self._go()
@@ -350,10 +372,13 @@ class Driver(trio.abc.Instrument):
         self.counters.wrote(write)
         idle = self._durable == self._submitted
         self._submitted = write.number
+        if self.sharers is not None:
+            self.sharers.wrote(self)
         if write.entries:
             begin = _LONE_WRITES if self._crowd >= _CROWD else 0
             self._lone_writes = max(self._lone_writes, begin) + 1 if self._is_lone(write) else 0
-        if idle and self._lone_writes > _LONE_WRITES and write.entries and not self._others_wait():
+        lone = idle and self._lone_writes > _LONE_WRITES and write.entries
+        if lone and not (self.sharers is not None and self.sharers.others_busy(self)):
             self._lone = write, after
         else:
             self._queue(write, after)
@@ -368,10 +393,6 @@ class Driver(trio.abc.Instrument):
             self._hand_over()
         else:
             (self.pass_of or self)._late.add(self)
-
-    def _others_wait(self) -> bool:
-        """True if another log of this server has something under way, which a commit here would hold up."""
-        return any(each is not self and (each.has_inputs or each._durable < each._submitted) for each in self.sharers)
 
     def _is_lone(self, write: Write) -> bool:
         """True if the write is a small entry, and little else, and nothing else is under way: on a leader, where it may
@@ -502,6 +523,20 @@ class Driver(trio.abc.Instrument):
             self._timer.arm(at_s)
 
     # -- what the poller asks ---------------------------------------------------------------------------
+
+    @property
+    def came_s(self) -> float:
+        """Time at which the poller's present group came, or the last one, by `clock_s`."""
+        return self._timer.came_s
+
+    @came_s.setter
+    def came_s(self, came_s: float) -> None:
+        self._timer.came_s = came_s
+
+    @property
+    def writes_under_way(self) -> bool:
+        """True if a write handed to the writer is not on disk."""
+        return self._durable < self._submitted
 
     @property
     def has_inputs(self) -> bool:

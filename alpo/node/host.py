@@ -37,6 +37,7 @@ from alpo.wire.requests import LOGS_VERSION
 
 from .admission import NO_CARE, DiskCare, Limits
 from .client_connection import ClientRequests, Handler
+from .driver import Sharers
 from .event_log import feed_watchdog, notify, set_level
 from .hosted import Hosted, LogsCare, LogState, Shelf
 from .listener import Front, Listener
@@ -257,12 +258,13 @@ class Host:
         assert self.hosted is not None
         running = self.hosted.running
         drivers = [self.driver, *(each.server.driver for each in running.values())]
-        self.poller.owner = Owners(drivers) if running else self.driver
+        sharers = Sharers(drivers) if running else None
+        self.poller.owner = Owners(self.driver, sharers.posted) if sharers is not None else self.driver
         self._writers = (self.log.writer, *(each.server.writer for each in running.values()))
         self.routes.gather(bool(running))
         for driver in drivers:
             driver.flush = self.routes.flush if running else None
-            driver.sharers = drivers if running else ()
+            driver.sharers = sharers
         known = self.listener.fronts
         for number, each in running.items():
             each.server.cleaner.policy = kept_of(each.log.options, self._retention)

@@ -23,7 +23,7 @@ import selectors
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
@@ -71,29 +71,31 @@ class Owners:
     no part in it. The poller waits itself as long as one log alone takes part; the others' times are held up by that,
     as those of other tasks are."""
 
-    def __init__(self, owners: Sequence[OneOfMany]) -> None:
-        self._owners = owners
+    def __init__(self, first: Owner, posted: dict[OneOfMany, None]) -> None:
+        """``first``: keeps the time for all; ``posted``: those to which something came, in that order."""
+        self._first, self._posted = first, posted
         self._taking: list[OneOfMany] = []
         self._took: set[OneOfMany] = set()
-        self.clock_s = owners[0].clock_s
+        self.clock_s = first.clock_s
 
     @property
     def came_s(self) -> float:
         """Time at which the present group came: requests count from then."""
-        return self._owners[0].came_s
+        return self._first.came_s
 
     @came_s.setter
     def came_s(self, came_s: float) -> None:
-        for owner in self._owners:
-            owner.came_s = came_s
+        self._first.came_s = came_s
 
     def take_group(self) -> None:
-        """Step what a group has brought, in each log; another log begins each time, so that none is always last."""
-        self._owners = [*self._owners[1:], self._owners[0]]
-        self._taking = [owner for owner in self._owners if owner.has_inputs]
+        """Step what a group has brought, in each log."""
+        self._taking = [owner for owner in self._posted if owner.has_inputs]
+        self._posted.clear()
         self._took.update(self._taking)
         for owner in self._taking:
             owner.take_group()
+            if owner.has_inputs:
+                self._posted[owner] = None
 
     def patience_s(self) -> float:
         """Seconds for which only the sockets are to be waited for; 0 if more than one log has something to do."""
@@ -129,8 +131,8 @@ class Timer:
     def __init__(self) -> None:
         #: Drivers that keep time by it.
         self.drivers: list[Timed] = []
-        #: Time at which it goes off, by Trio's clock.
-        self.armed_s = math.inf
+        #: Time at which it goes off, and at which the poller's present group came, or the last one, by Trio's clock.
+        self.armed_s, self.came_s = math.inf, 0.0
         self.scope = trio.CancelScope()
 
     def arm(self, at_s: float) -> None:

@@ -13,6 +13,7 @@ from node_rig import until
 from alpo.core.disk import Load, Write
 from alpo.core.ready import Alarm, OutOfOrder, Persisted, Ready, Stop, Tick
 from alpo.core.requests import Initialised
+from alpo.node.driver import Sharers
 from alpo.node.poller import Suspension
 from alpo.storage.writer import After
 
@@ -187,7 +188,7 @@ async def test_the_room_is_that_of_all_logs_together() -> None:
     drivers = [Recorder(one).driver, Recorder(other).driver]
     bound = drivers[0].inflight_bytes_max
     for driver in drivers:
-        driver.sharers = drivers
+        driver.sharers = Sharers(drivers)
     one.inflight_bytes = bound
     assert not drivers[0].full and not drivers[1].full
     other.inflight_bytes = bound // 2

@@ -79,9 +79,9 @@ async def test_what_was_gathered_leaves_before_a_commit_here_and_none_is_made_be
     rec = Recorder(replica)
     rec.commits_here = True
     replica.reign = leading()
-    drivers = [rec.driver, other.driver]
-    for driver in drivers:
-        driver.sharers = drivers
+    sharers = driver_module.Sharers([rec.driver, other.driver])
+    for driver in sharers.drivers:
+        driver.sharers = sharers
         driver.flush = lambda: rec.did.append(("flush", None))
 
     def append(id: int) -> list[tuple[str, Any]]:

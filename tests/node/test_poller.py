@@ -16,6 +16,7 @@ from node_rig import until
 from alpo.core.ready import Ready, Stop, Tick
 from alpo.node import driver as driver_module
 from alpo.node import poller as poller_module
+from alpo.node.driver import Sharers
 from alpo.node.poller import Owners, Poller
 from alpo.node.threads import Jobs
 
@@ -192,7 +193,11 @@ async def test_the_timer_is_set_when_the_event_loop_goes_on_and_not_before() -> 
 async def test_of_several_logs_those_without_news_take_no_part_and_all_know_when_a_group_came() -> None:
     recs = [Recorder(Told()) for _ in range(3)]
     drivers = [rec.driver for rec in recs]
-    owners = Owners(drivers)
+    sharers = Sharers(drivers)
+    for driver in drivers:
+        driver.sharers = sharers
+        driver.share(drivers[0])
+    owners = Owners(drivers[0], sharers.posted)
     replicas = [cast(Told, driver.replica) for driver in drivers]
     owners.came_s = 7.0
     assert [driver.came_s for driver in drivers] == [7.0] * 3, "requests that come now count from now"

@@ -51,8 +51,7 @@ class OneLog(Cluster):
     def __init__(self, world: LogsWorld, log: NamedLog) -> None:
         self._world = world
         self.number = log.number
-        o = world.options
-        hosts = len(world.stage.hosts)
+        o, hosts = world.options, len(world.stage.hosts)
         super().__init__(replace(
             o, seed=o.seed * 1000 + log.number, servers=0, spares=hosts, auto_init=True, misconfigured=False, wipes=0,
             stewards=0, priorities=(), settings=Settings.from_plain(log.settings),
@@ -60,7 +59,8 @@ class OneLog(Cluster):
         ))
         self.stage.now_us = world.now_us
         self.paused_until, self.stalled_until, self.room = world.paused_until, world.stalled_until, world.room
-        self.links.cut, self.links.lossy = dict(world.links.cut), world.links.lossy
+        now, links = world.links, self.links
+        links.cut, links.lossy, links.quiet = dict(now.cut), now.lossy, now.quiet
         self.clients = Clients(self, world.faults)
         #: Stores that were lost before any had begun.
         self.early_lost = 0
