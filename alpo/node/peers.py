@@ -139,9 +139,9 @@ class Peers:
         self._configured = configured
         self._security = security
         self._nursery: trio.Nursery | None = None
-        self._seen: tuple[object, object, int] = (None, None, 0)
         self._gone = self._leads = False
         self._others = frozenset[int]()
+        self._seen: tuple[object, object, int, object] = (None, None, 0, self._others)
         self.by_id: dict[int, Peer] = {}
         #: The version of the protocol that each server, of this disk, spoke last.
         self.spoken: dict[Identity, int] = {}
@@ -160,10 +160,11 @@ class Peers:
             self._routes.abandon()
         self._leads = leads
         latest, cluster, asked = self._replica.members.latest, self._replica.out.cluster, self._replica.asked_id
-        if self._nursery is None or (latest is self._seen[0] and cluster is self._seen[1] and asked == self._seen[2]):
+        seen = latest, cluster, asked, self._others
+        if self._nursery is None or (latest is self._seen[0] and cluster is self._seen[1] and seen == self._seen):
             return
         to_ask = {asked, self._seen[2]} - {0}  # servers that were or are sought may now be at other addresses
-        self._seen = (latest, cluster, asked)
+        self._seen = seen
         self._notice_removal()
         for id in sorted(self._wanted() | to_ask):
             if id not in self.by_id:
@@ -178,7 +179,7 @@ class Peers:
 
     def follow_others(self, ids: frozenset[int]) -> None:
         """Dial these servers, too, the members of other logs: one that has left the first log may still be needed."""
-        self._others, self._seen = ids, (None, None, 0)
+        self._others = ids
         self.follow_members()
 
     def _notice_removal(self) -> None:
