@@ -229,10 +229,18 @@ class Changes:
             return
         started = answer.status is StartStatus.STARTED
         if not r.members.latest.holds(sender):
+            if self._is_out(sender) and answer.cluster in (b"", r.out.cluster):
+                r.out.send(sender, Retired())  # a store of a further log then makes room for another one
             return self.found(sender, started)
         self.heard(sender)
         if not started and not self._replication.peers[sender.id].really_heard:
             self.newcomers.want_snapshot(sender)
+
+    def _is_out(self, who: Identity) -> bool:
+        """True if a guaranteed list refuses this incarnation for ever (R30)."""
+        member = self._r.members.latest.get(who.id)
+        sure = self._r.members.latest_id <= self._r.guaranteed_id
+        return sure and member is not None and who.incarnation in member.retired
 
     def heard(self, who: Identity) -> None:
         """Note that member ``who`` answered: if its disk is to be replaced there, no newcomer is at that address."""
@@ -246,15 +254,13 @@ class Changes:
         """Note that ``who``, not listed under this incarnation, answered; ``started``: it belongs to a cluster."""
         pending, member = self.pending, self._r.members.latest.get(who.id)
         retired = member is not None and who.incarnation in member.retired
-        if retired and not started and self._r.members.latest_id <= self._r.guaranteed_id:
-            self._r.out.send(who, Retired())  # an empty store of a further log then makes room for another one
         if pending is not None and pending.id == who.id and pending.step is not MemberStep.REMOVE:
-            if started:
-                self._give_up(f"the server at {pending.address} belongs to a cluster already: give it an empty "
-                              "data directory")
-            elif retired:
+            if retired:
                 self._give_up(f"the disk of the server at {pending.address} was taken out of this cluster before: give "
                               "it an empty data directory")
+            elif started:
+                self._give_up(f"the server at {pending.address} belongs to a cluster already: give it an empty "
+                              "data directory")
             else:
                 self._found = who
                 self._heard = None

@@ -3,7 +3,8 @@
 Laws:
 
 * The directory is a function of the first log alone. LOGS entries change it, and an expunge undoes them.
-* A server acts on the directory as of the guaranteed mark, never on what an expunge could take back.
+* A server acts on the directory as of the guaranteed mark, never on what an expunge could take back; but it runs a log
+  that has begun there before (`alpo.core.hosting`).
 * Numbers go up by one, and neither a number nor the id of a log comes back.
 * A log is founded once: its first member list, whose digest is the log's id for ever, is that of one guaranteed entry.
 * Names are unique among logs that are not deleted. What is decided by a name is decided at the head of the log.

@@ -80,6 +80,9 @@ def _on_received(r: Parts, received: Received) -> None:
             if kind is not m.WrongIncarnation:
                 r.out.send(envelope.sender, m.WrongIncarnation(envelope.target.incarnation))
             return
+    cluster = r.out.cluster or r.cfg.cluster_wanted
+    if kind is m.Retired and cluster and envelope.cluster != cluster:
+        return
     if kind not in m.START_ONLY and (not r.first_start.started or envelope.cluster != r.out.cluster):
         return
     sender = envelope.sender

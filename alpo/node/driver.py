@@ -46,7 +46,7 @@ from alpo.storage.writer import After
 from .admission import Quotas
 from .counters import Counters, Elections
 from .event_log import level_of
-from .poller import Suspension, Timer
+from .poller import Sharers, Suspension, Timer
 from .threads import Jobs
 
 log = structlog.get_logger()
@@ -110,28 +110,6 @@ class Watchers:
                 notice()
         for notice in self.after_step:
             notice()
-
-
-class Sharers:
-    """The drivers of one server's logs, and those of them that may have something to do: to ask each of many would cost
-    every step of one more than the step itself."""
-
-    def __init__(self, drivers: Sequence[Driver]) -> None:
-        self.drivers = drivers
-        #: Those to which something was posted, in that order; those that have handed a write over.
-        self.posted: dict[Any, None] = {each: None for each in drivers if each.has_inputs}
-        self._writing = set(drivers)
-
-    def wrote(self, driver: Driver) -> None:
-        """Note that ``driver`` hands a write over."""
-        self._writing.add(driver)
-
-    def others_busy(self, driver: Driver) -> bool:
-        """True if another one has an input to step, or a write under way."""
-        if any(each is not driver and each.has_inputs for each in self.posted):
-            return True
-        self._writing = {each for each in self._writing if each.writes_under_way}
-        return not self._writing <= {driver}
 
 
 class Driver(trio.abc.Instrument):

@@ -37,13 +37,12 @@ from alpo.wire.requests import LOGS_VERSION
 
 from .admission import NO_CARE, DiskCare, Limits
 from .client_connection import ClientRequests, Handler
-from .driver import Sharers
 from .event_log import feed_watchdog, notify, set_level
 from .hosted import Hosted, LogsCare, LogState, Shelf
 from .listener import Front, Listener
 from .log_server import LogServer, MakeWriter, Shared, WriterLike, soon
 from .peers import GRACE_TIMEOUTS, Peers
-from .poller import Owners, Poller
+from .poller import Owners, Poller, Sharers
 from .report import Report
 from .retention import KEEP_ALL, Retention
 from .routes import LogRoutes, Ourselves, Routes

@@ -184,9 +184,10 @@ class Hosted:
         self.look()
 
     def states(self) -> list[LogState]:
-        """The logs in the guaranteed directory, and those that still have a store here, by number."""
+        """The logs in the guaranteed directory, and those that run or still have a store here, by number."""
         listing = self._first.replica.directory.guaranteed
-        names = {log.number: log.name for log in listing.logs}
+        names = {number: running.log.name for number, running in self.running.items()}
+        names |= {log.number: log.name for log in listing.logs}
         deleted = {log.number: log.name for log in listing.deleted}
         names |= {number: deleted.get(number, f"log {number}") for number in self._made if listing.lacks(number)}
         return [LogState(number, names[number], *self._state(number, listing)) for number in sorted(names)]

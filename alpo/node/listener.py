@@ -263,8 +263,13 @@ class Listener:
         """The log of this name, if it is here; "": the first. A deleted one may still be about to stop."""
         if name in ("", FIRST_NAME):
             return self.fronts[FIRST_NUMBER]
-        log = self._replica.directory.guaranteed.named(name)
-        return self.fronts.get(log.number) if log is not None else None
+        listing = self._replica.directory.guaranteed
+        log = listing.named(name)
+        if log is not None:
+            return self.fronts.get(log.number)
+        # Some run though the directory here is behind, which it stays on a server that was removed.
+        early = [front for number, front in self.fronts.items() if listing.get(number) is None and front.name == name]
+        return next((front for front in early if not listing.lacks(front.number)), None)
 
     async def run(self, listening: socket.socket) -> None:
         """Accept and serve until cancelled."""

@@ -1,4 +1,4 @@
-"""Outgoing connections: one to every other member, kept up as long as the server runs.
+"""Outgoing connections: one to every other member of any log, kept up as long as the server runs.
 
 Laws:
 

@@ -23,7 +23,7 @@ import selectors
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -59,11 +59,41 @@ class Owner(Protocol):
 
 
 class OneOfMany(Owner, Protocol):
-    """Part of an owner that `Owners` needs besides."""
+    """Part of an owner that is needed besides where there are several."""
 
     @property
     def has_inputs(self) -> bool:
         """True if a group has brought something for this owner."""
+
+    @property
+    def writes_under_way(self) -> bool:
+        """True if a write of this owner is not on disk yet."""
+
+    @property
+    def unguaranteed_bytes(self) -> int:
+        """Bytes of appends taken and not yet guaranteed."""
+
+
+class Sharers:
+    """The drivers of one server's logs, and those of them that may have something to do: to ask each of many would cost
+    every step of one more than the step itself."""
+
+    def __init__(self, drivers: Sequence[OneOfMany]) -> None:
+        self.drivers = drivers
+        #: Drivers to which something was posted, in that order.
+        self.posted: dict[OneOfMany, None] = {each: None for each in drivers if each.has_inputs}
+        self._writing = set(drivers)
+
+    def wrote(self, driver: OneOfMany) -> None:
+        """Note that ``driver`` hands a write over."""
+        self._writing.add(driver)
+
+    def others_busy(self, driver: OneOfMany) -> bool:
+        """True if another one has an input to step, or a write under way."""
+        if any(each is not driver and each.has_inputs for each in self.posted):
+            return True
+        self._writing = {each for each in self._writing if each.writes_under_way}
+        return not self._writing <= {driver}
 
 
 class Owners:

@@ -32,8 +32,8 @@ from .threads import in_thread
 INIT_WANTED = "waits for `alpo cluster init`"
 _OUTSIDE = {
     "GONE": "it was removed from the cluster and does nothing any more: stop it; its directory is of no use",
-    "RETIRED": "another disk has taken its place in the cluster, and this one does nothing any more: stop it; to use"
-    " this host again, start it with an empty directory",
+    "RETIRED": "it was removed from the cluster, or another disk has taken its place there: stop it, unless another log"
+    " still has it as a member; to use this host again, start it with an empty directory",
 }
 
 

@@ -8,6 +8,7 @@ import pytest
 from cluster_kit import Cluster
 
 from alpo.core.directory import DeletedLog, Listing, LogOptions, NamedLog
+from alpo.core.hosting.facts import facts as seen
 from alpo.core.hosting.facts import facts_of
 from alpo.core.hosting.hosting import Hosting
 from alpo.core.hosting.leading import BETWEEN_S, FIT_S, next_changes, over, preferred
@@ -107,6 +108,8 @@ def test_a_store_that_has_begun_runs_before_its_founding_is_known_to_be_guarante
     host = hosting(begun)
     assert host.step(late, 0.0) == [RunLog(founded, None), Tell(None, LogHello((ToldLog(2, b"s" * 16, STARTED),)))]
     assert done(host.step(late._replace(listing=ahead), 0.0)) == [], "it runs already"
+    created = Listing((log(),), (), 3)
+    assert done(hosting(begun).step(late._replace(listing=created), 0.0)) == [RunLog(founded, None)]
     gone = Listing((), (DeletedLog(2, "log-2", b"n" * 16, b"e" * 16, founded.first_list, founded.id),), 3)
     assert done(host.step(late._replace(listing=gone), 0.0)) == [StopLog(2)]
     assert done(hosting(store()).step(late, 0.0)) == [], "only a store that has begun proves it"
@@ -283,6 +286,24 @@ def test_the_leader_of_a_log_follows_one_change_at_a_time_and_nothing_older() ->
     assert changes(host, now, 4 * T_S, members_id=8) == []  # this server knows of a later list by itself
     assert changes(host, now, 5 * T_S, leads=False) == []
     assert changes(host, now, 6 * T_S) == []  # nothing is left of another reign
+
+
+def test_a_leader_that_has_left_the_cluster_hands_over_and_changes_members_itself_if_that_fails() -> None:
+    host, now = hosting(store(), peers=told(2)), members(1, 2)
+    host.heard(Identity(2, b"\2" * 16), Follow(2, 7, members(2, 3, gone=(1,))))
+    at = facts(log(first=now), logs={2: runs(True, 1, now, ready=(2,))})
+    asked = [[each for each in host.step(at, n * T_S) if isinstance(each, HandLog | Change)] for n in range(3)]
+    assert asked[0] == asked[2] == [HandLog(2, 2)]
+    assert isinstance(asked[1][0], Change) and asked[1][0].request.id == 3
+
+
+def test_a_server_that_was_removed_goes_by_no_list_of_its_own() -> None:
+    cluster = Cluster(3)
+    cluster.elect()
+    cluster.run(1)
+    assert seen(cluster.replica(1), {}).members_sure
+    cluster.replica(1).retired = True
+    assert not seen(cluster.replica(1), {}).members_sure
 
 
 def test_a_change_that_cannot_be_holds_up_no_other() -> None:

@@ -357,6 +357,23 @@ def test_a_disk_that_was_taken_out_before_it_held_anything_does_not_come_back(fi
     assert isinstance(ask(cluster, add._replace(origin="with another disk")), MembersChanged)
 
 
+def test_a_learner_that_was_taken_out_while_it_was_away_hears_of_it_when_it_is_asked_again() -> None:
+    """Learners do not stand for election, and so ask nobody by themselves."""
+    cluster = started(first_log=False)
+    cluster.newcomer(4)
+    add = ChangeMember("add", MemberStep.ADD, 4, "10.0.0.4:7100", 0)
+    assert isinstance(ask(cluster, add), MembersChanged)
+    cluster.run_until(lambda: cluster.replica(4).first_start.started)
+    cluster.isolate(4)
+    assert isinstance(ask(cluster, ChangeMember("remove", MemberStep.REMOVE, 4, "", 0)), MembersChanged)
+    cluster.run(20 * cluster.elect().cfg.election_timeout_s)
+    cluster.heal()
+    refused = ask(cluster, add._replace(origin="again"))
+    assert isinstance(refused, Refused) and "taken out of this cluster before" in refused.detail
+    cluster.run(0.1)
+    assert cluster.replica(4).retired
+
+
 def test_the_only_voter_stays() -> None:
     cluster = started(1)
     reply = ask(cluster, ChangeMember("remove", MemberStep.REMOVE, 1, "", 0))

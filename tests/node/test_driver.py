@@ -13,8 +13,7 @@ from node_rig import until
 from alpo.core.disk import Load, Write
 from alpo.core.ready import Alarm, OutOfOrder, Persisted, Ready, Stop, Tick
 from alpo.core.requests import Initialised
-from alpo.node.driver import Sharers
-from alpo.node.poller import Suspension
+from alpo.node.poller import Sharers, Suspension
 from alpo.storage.writer import After
 
 

@@ -14,6 +14,7 @@ from driver_kit import Recorder, Told, envelope, write
 from alpo.core.ready import Input, Ready, Stop, Tick
 from alpo.core.requests import AppendRun, Initialised
 from alpo.node import driver as driver_module
+from alpo.node.poller import Sharers
 
 
 def leading() -> SimpleNamespace:
@@ -79,8 +80,9 @@ async def test_what_was_gathered_leaves_before_a_commit_here_and_none_is_made_be
     rec = Recorder(replica)
     rec.commits_here = True
     replica.reign = leading()
-    sharers = driver_module.Sharers([rec.driver, other.driver])
-    for driver in sharers.drivers:
+    drivers = [rec.driver, other.driver]
+    sharers = Sharers(drivers)
+    for driver in drivers:
         driver.sharers = sharers
         driver.flush = lambda: rec.did.append(("flush", None))
 

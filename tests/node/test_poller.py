@@ -16,8 +16,7 @@ from node_rig import until
 from alpo.core.ready import Ready, Stop, Tick
 from alpo.node import driver as driver_module
 from alpo.node import poller as poller_module
-from alpo.node.driver import Sharers
-from alpo.node.poller import Owners, Poller
+from alpo.node.poller import Owners, Poller, Sharers
 from alpo.node.threads import Jobs
 
 

@@ -19,7 +19,7 @@ def facts(first: Replica, logs: Mapping[int, Replica]) -> Facts:
     members = first.members
     return Facts(
         first.cluster, first.directory.guaranteed, first.directory.head, members.latest, members.latest_id,
-        members.latest_id <= first.guaranteed_id, _leads(first),
+        members.latest_id <= first.guaranteed_id and not first.retired, _leads(first),
         {number: facts_of(replica) for number, replica in logs.items()},
     )
 

@@ -202,10 +202,9 @@ class Hosting:
     def _go_on(self, log: NamedLog, facts: Facts, actions: list[Action]) -> None:
         """Run a log that has begun here before this start, though its entries are not known to be guaranteed again."""
         store = self._stores.get(log.number)
-        known = facts.listing.get(log.number) is not None or facts.listing.lacks(log.number)
-        if known or log.number in self._running or store is None or store.cluster != facts.cluster:
+        if store is None or store.cluster != facts.cluster or log.number in {*self._running, *self._retiring}:
             return
-        if store.state is StoreState.STARTED and log.first_list is not None:
+        if store.state is StoreState.STARTED and log.first_list is not None and not facts.listing.lacks(log.number):
             self._running.add(log.number)
             actions.append(RunLog(log, None))
 

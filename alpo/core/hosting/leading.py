@@ -174,19 +174,22 @@ class Leading:
     # -- the leader of a log ----------------------------------------------------------------------------
 
     def _follow(self, number: int, runs: LogFacts, facts: Facts, now_s: float, actions: list[Action]) -> None:
-        """Ask for the next change of a log's members, if they are not those that it was told to have."""
+        """Ask for the next change of a log's members, if they are not those that it was told to have. A leader that is
+        to go tries to hand over first: servers that joined after it left the cluster are unknown to it."""
         follow = self._followed.get(number)
         if follow is None or runs.changing or (facts.members_sure and follow.members_id < facts.members_id):
             return
-        changes = next_changes(runs.members, follow.members)
-        if changes and self._due(number, "change", now_s):
+        steps: list[Action] = [Change(number, change) for change in next_changes(runs.members, follow.members)]
+        if not follow.members.is_replica(self._me):
+            steps = [HandLog(number, id) for id in runs.ready if follow.members.is_replica(id)] + steps
+        if steps and self._due(number, "change", now_s):
             turn = self._turns[number] = self._turns.get(number, -1) + 1
-            actions.append(Change(number, changes[turn % len(changes)]))
+            actions.append(steps[turn % len(steps)])
 
     def balance(self, facts: Facts, now_s: float, actions: list[Action]) -> None:
         """Hand one log over to the server that should lead it, if that could for long."""
         for number, runs in facts.logs.items():
-            log = facts.listing.get(number)
+            log = facts.listing.get(number) or facts.head.get(number)
             wanted = 0 if log is None or not runs.leads or runs.changing else preferred(log, runs.members)
             if wanted in (0, self._me) or wanted not in runs.ready:
                 self._fit.pop(number, None)
