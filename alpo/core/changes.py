@@ -229,7 +229,7 @@ class Changes:
             return
         started = answer.status is StartStatus.STARTED
         if not r.members.latest.holds(sender):
-            if self._is_out(sender) and answer.cluster in (b"", r.out.cluster):
+            if self.asked_id == sender.id and self._is_out(sender) and answer.cluster in (b"", r.out.cluster):
                 r.out.send(sender, Retired())  # a store of a further log then makes room for another one
             return self.found(sender, started)
         self.heard(sender)
