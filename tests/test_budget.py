@@ -29,7 +29,7 @@ BUDGET = {
     "lines of alpo": 53_830,
     "lines of cli": 10_895,
     "lines of sim": 19_150,
-    "lines of tests": 73_215,
+    "lines of tests": 73_225,
     "files of alpo, cli and sim": 342,
     "options of alpo and alpo-pipeline": 702,
     "words of docs and README": 66_200,
