@@ -168,6 +168,8 @@ class Driver(trio.abc.Instrument):
         self._running, self._wake = False, trio.Event()
         self._deadline_s = math.inf
         self._timer = Timer()
+        #: Time at which the poller's present group came, or the last one, by `clock_s`.
+        self.came_s = 0.0
         self._polled = False  # the poller keeps time, and not the timer
         self._scheduled = 0  # tasks that became able to run since the event loop last had nothing to run
         self.failure: BaseException | None = None  # the error that stopped it; then `on_failure` is called
@@ -193,10 +195,10 @@ class Driver(trio.abc.Instrument):
     def full(self) -> bool:
         """True if so many bytes are not yet guaranteed, or not on our own disk, that no more appends are taken. A
         server that does not lead refuses appends, for which it needs no room."""
-        own, drivers = self.unguaranteed_bytes, self.sharers.drivers if self.sharers is not None else [self]
-        if own * len(drivers) <= self.inflight_bytes_max or not self.replica.serves:
+        own, drivers = self._inbox_bytes + self.replica.inflight_bytes, self.sharers and self.sharers.drivers
+        if own * (len(drivers) if drivers else 1) <= self.inflight_bytes_max or not self.replica.serves:
             return False
-        if sum([each.unguaranteed_bytes for each in drivers]) <= self.inflight_bytes_max:
+        if drivers and sum([each.unguaranteed_bytes for each in drivers]) <= self.inflight_bytes_max:
             return False
         self._was_full = True
         return True
@@ -501,15 +503,6 @@ class Driver(trio.abc.Instrument):
             self._timer.arm(at_s)
 
     # -- what the poller asks ---------------------------------------------------------------------------
-
-    @property
-    def came_s(self) -> float:
-        """Time at which the poller's present group came, or the last one, by `clock_s`."""
-        return self._timer.came_s
-
-    @came_s.setter
-    def came_s(self, came_s: float) -> None:
-        self._timer.came_s = came_s
 
     @property
     def writes_under_way(self) -> bool:

@@ -258,7 +258,7 @@ class Host:
         running = self.hosted.running
         drivers = [self.driver, *(each.server.driver for each in running.values())]
         sharers = Sharers(drivers) if running else None
-        self.poller.owner = Owners(self.driver, sharers.posted) if sharers is not None else self.driver
+        self.poller.owner = Owners(sharers) if sharers is not None else self.driver
         self._writers = (self.log.writer, *(each.server.writer for each in running.values()))
         self.routes.gather(bool(running))
         for driver in drivers:

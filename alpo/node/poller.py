@@ -101,21 +101,21 @@ class Owners:
     no part in it. The poller waits itself as long as one log alone takes part; the others' times are held up by that,
     as those of other tasks are."""
 
-    def __init__(self, first: Owner, posted: dict[OneOfMany, None]) -> None:
-        """``first``: keeps the time for all; ``posted``: those to which something came, in that order."""
-        self._first, self._posted = first, posted
+    def __init__(self, sharers: Sharers) -> None:
+        self._owners, self._posted = sharers.drivers, sharers.posted
         self._taking: list[OneOfMany] = []
         self._took: set[OneOfMany] = set()
-        self.clock_s = first.clock_s
+        self.clock_s = self._owners[0].clock_s
 
     @property
     def came_s(self) -> float:
         """Time at which the present group came: requests count from then."""
-        return self._first.came_s
+        return self._owners[0].came_s
 
     @came_s.setter
     def came_s(self, came_s: float) -> None:
-        self._first.came_s = came_s
+        for owner in self._owners:
+            owner.came_s = came_s
 
     def take_group(self) -> None:
         """Step what a group has brought, in each log."""
@@ -161,8 +161,8 @@ class Timer:
     def __init__(self) -> None:
         #: Drivers that keep time by it.
         self.drivers: list[Timed] = []
-        #: Time at which it goes off, and at which the poller's present group came, or the last one, by Trio's clock.
-        self.armed_s, self.came_s = math.inf, 0.0
+        #: Time at which it goes off, by Trio's clock.
+        self.armed_s = math.inf
         self.scope = trio.CancelScope()
 
     def arm(self, at_s: float) -> None:

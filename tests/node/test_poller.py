@@ -195,8 +195,7 @@ async def test_of_several_logs_those_without_news_take_no_part_and_all_know_when
     sharers = Sharers(drivers)
     for driver in drivers:
         driver.sharers = sharers
-        driver.share(drivers[0])
-    owners = Owners(drivers[0], sharers.posted)
+    owners = Owners(sharers)
     replicas = [cast(Told, driver.replica) for driver in drivers]
     owners.came_s = 7.0
     assert [driver.came_s for driver in drivers] == [7.0] * 3, "requests that come now count from now"
