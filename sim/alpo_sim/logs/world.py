@@ -236,10 +236,10 @@ class LogsWorld(World):
             self._join(*pair, False)
         for log in self.logs.values():
             log.end_on(id)
-        for number, cluster in self._making[id].items():
+        making, self._making[id] = self._making[id], {}
+        for number, cluster in making.items():
             if self.rng.random() < 0.5:  # it was on disk already
                 self._put_store(id, number, cluster)
-        self._making[id] = {}
 
     def wipe(self, id: int) -> None:
         """Lose the disk of the first log; all stores with it, if that leaves the other logs enough."""
@@ -265,8 +265,9 @@ class LogsWorld(World):
     # -- stores -----------------------------------------------------------------------------------------
 
     def _put_store(self, id: int, number: int, cluster: bytes) -> None:
-        self.logs[number].lose_store(id)  # an empty disk of a fresh incarnation
-        incarnation = self.logs[number].stage.hosts[id].store.boot().me.incarnation
+        log = self.logs[number]
+        log.lose_store(id)  # an empty disk of a fresh incarnation
+        incarnation = log.stage.hosts[id].store.boot().me.incarnation
         self._stores[id][number] = h.FoundStore(number, incarnation, h.StoreState.EMPTY, cluster)
 
     def _may_lose(self, log: OneLog, id: int) -> bool:
@@ -431,8 +432,8 @@ class LogsWorld(World):
 
     def _act(self, id: int, action: h.Action) -> None:
         if isinstance(action, h.MakeStore):
-            here = self.stage.hosts[id].running.directory.guaranteed.get(action.number)
-            row = self.directory.now.get(action.number) or here
+            here = self.stage.hosts[id].running.directory.guaranteed
+            row = self.directory.now.get(action.number) or here.get(action.number)
             assert row is not None
             if action.number not in self.logs:
                 self.logs[action.number] = OneLog(self, row)
@@ -515,7 +516,7 @@ class LogsWorld(World):
     def run(self) -> None:
         """Run load, operators and faults for `Options.seconds`, then heal everything and demand progress of each log.
         Raises `Broken`."""
-        operators = LogOperator(self.clients, self.directory), LogOperator(self.clients, self.directory)
+        operators = [LogOperator(self.clients, self.directory) for _ in range(2)]
         super().run()
         for operator in operators:
             operator.closing = True
@@ -585,10 +586,8 @@ class LogsWorld(World):
                             if row.number not in stores)
         if not self._lost_some:  # else there may be too few to tell of the deletion
             hosting = self.hostings[leader.me.id]
-            going = [gone.number for gone in self.directory.now.deleted if hosting.deleting(gone)]
-            # Servers that have left the cluster hear of no deletion.
-            yield from (f"the deletion of log {number} is not done" for number in going if number not in self.logs
-                        or not are_too_few(self.logs[number].lists.latest, self.lists.latest, ()))
+            yield from (f"the deletion of log {gone.number} is not done" for gone in self.directory.now.deleted
+                        if hosting.deleting(gone))
 
 
 def draw(seed: int, *, servers: int | None = None, seconds: int = 60) -> Options:
