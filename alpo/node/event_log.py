@@ -64,7 +64,7 @@ EVENTS: dict[str, tuple[str, str]] = {
     "started": ("info", "it belongs to `cluster` from now on"),
     "member_change": ("info", "the leader writes a change of the member list: `member`, `role`, `before`"),
     "address_change": ("info", "the leader writes down the new address of `member`"),
-    "gone": ("warning", "it was removed from the cluster and does nothing any more: stop it"),
+    "gone": ("warning", "it was removed from the cluster: stop it, unless another log still has it as a member"),
     "retired": ("warning", "another disk has taken its place in the cluster: this one does nothing any more"),
     "lost_disk": ("warning", "the leader finds `member` with another disk than the one listed, and takes it in anew"),
     "wrong_incarnation": ("warning", "`member` answers with another disk than the one listed"),

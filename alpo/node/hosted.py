@@ -24,7 +24,7 @@ from alpo.core.directory import DeletedLog, Listing, NamedLog
 from alpo.core.hosting import words as h
 from alpo.core.hosting.facts import facts, settled
 from alpo.core.hosting.hosting import Hosting
-from alpo.core.members import Identity, MemberList
+from alpo.core.members import Identity, MemberList, Role
 from alpo.core.ready import Alarm, Begin, Connected, Disconnected, PeerAddress, PeerGone, StoreLost
 from alpo.core.requests import FoundLog, LogDeleted, Reply, Transfer
 from alpo.core.shared import InvariantBroken
@@ -129,9 +129,10 @@ class Hosted:
         self.running: dict[int, Running] = {}
         #: Logs that have stopped because of a fault, and why.
         self.failed: dict[int, str] = {trouble.number: trouble.why for trouble in shelf.troubles}
-        #: Called with the ids of the members of all logs that run here, when they have changed.
-        self.on_members: Callable[[frozenset[int]], None] = lambda ids: None
-        self._members = frozenset[int]()
+        #: Called with the ids of the members of all logs that run here, and of those that have left the cluster, if it
+        #: has or had other logs; when they have changed.
+        self.on_members: Callable[[frozenset[int], frozenset[int]], None] = lambda ids, removed: None
+        self._members = frozenset[int](), frozenset[int]()
         #: Set once hosting wants a log stopped that runs, has failed, or is about to run.
         self._stops: dict[int, trio.Event] = {}
         #: Last known name, and store, of each log.
@@ -187,7 +188,7 @@ class Hosted:
         """The logs in the guaranteed directory, and those that run or still have a store here, by number."""
         listing = self._first.replica.directory.guaranteed
         names = {number: running.log.name for number, running in self.running.items()}
-        names |= {log.number: log.name for log in listing.logs}
+        names |= {log.number: log.name for log in listing.logs if not self._hosting.has_moved(log.number)}
         deleted = {log.number: log.name for log in listing.deleted}
         names |= {number: deleted.get(number, f"log {number}") for number in self._made if listing.lacks(number)}
         return [LogState(number, names[number], *self._state(number, listing)) for number in sorted(names)]
@@ -292,10 +293,12 @@ class Hosted:
             if running is not None and running.log != log:
                 running.log = log
                 self._on_running()
-        members = frozenset(member.id for log in seen.logs.values() for member in log.members.replicas)
+        listed = seen.members.members if seen.head != Listing() else ()
+        removed = frozenset(member.id for member in listed if member.role is Role.GONE)
+        members = frozenset(member.id for log in seen.logs.values() for member in log.members.replicas), removed
         if members != self._members:
             self._members = members
-            self.on_members(members)
+            self.on_members(*members)
         actions = self._hosting.step(seen, trio.current_time())
         waiting, self._deletions = self._deletions, []
         for gone, done in waiting:

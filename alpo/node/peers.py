@@ -140,8 +140,9 @@ class Peers:
         self._security = security
         self._nursery: trio.Nursery | None = None
         self._gone = self._leads = False
-        self._others = frozenset[int]()
-        self._seen: tuple[object, object, int, object] = (None, None, 0, self._others)
+        self._others, self._removed = frozenset[int](), frozenset[int]()
+        self._seen: tuple[object, ...] = (None, None)
+        self._asked = 0  # the server that was sought then
         self.by_id: dict[int, Peer] = {}
         #: The version of the protocol that each server, of this disk, spoke last.
         self.spoken: dict[Identity, int] = {}
@@ -160,16 +161,15 @@ class Peers:
             self._routes.abandon()
         self._leads = leads
         latest, cluster, asked = self._replica.members.latest, self._replica.out.cluster, self._replica.asked_id
-        seen = latest, cluster, asked, self._others
+        seen = latest, cluster, asked, self._others, self._removed
         if self._nursery is None or (latest is self._seen[0] and cluster is self._seen[1] and seen == self._seen):
             return
-        to_ask = {asked, self._seen[2]} - {0}  # servers that were or are sought may now be at other addresses
-        self._seen = seen
+        to_ask = {asked, self._asked} - {0}  # servers that were or are sought may now be at other addresses
+        self._seen, self._asked = seen, asked
         self._notice_removal()
         for id in sorted(self._wanted() | to_ask):
             if id not in self.by_id:
-                self.by_id[id] = Peer(id)
-                self._nursery.start_soon(self._keep_dialled, self.by_id[id])
+                self._begin(self._nursery, id)
                 continue
             peer = self.by_id[id]
             if peer.route is not None and (id in to_ask or not self._is_listed(peer)):
@@ -177,9 +177,14 @@ class Peers:
             self._reopen(peer)
             peer.kick()
 
-    def follow_others(self, ids: frozenset[int]) -> None:
-        """Dial these servers, too, the members of other logs: one that has left the first log may still be needed."""
-        self._others = ids
+    def _begin(self, nursery: trio.Nursery, id: int) -> None:
+        self.by_id[id] = Peer(id)
+        nursery.start_soon(self._keep_dialled, self.by_id[id])
+
+    def follow_others(self, ids: frozenset[int], removed: frozenset[int]) -> None:
+        """Dial these servers, too, the members of other logs: one that has left the first log may still be needed.
+        ``removed``: those that have, which are dialled while they are connected: their logs may be deleted."""
+        self._others, self._removed = ids, removed
         self.follow_members()
 
     def _notice_removal(self) -> None:
@@ -189,13 +194,14 @@ class Peers:
         self._gone = gone
 
     def _wanted(self) -> set[int]:
-        """Ids to dial: members of any log, a removed one that must be informed, one that is sought; before the first
-        start those configured."""
+        """Ids to dial: members of any log, a removed one that must be informed, or is connected, as a log that it keeps
+        may be deleted; one that is sought; before the first start those configured."""
         replica = self._replica
         ids = {member.id for member in replica.members.latest.replicas} or set(self._configured)
         if replica.leadership is not None:
             ids |= set(replica.leadership.peers)
-        return (ids | self._others | {replica.asked_id}) - {0, self._us.me.id}
+        back = self._removed.intersection(who.id for who in self._routes.accepted)
+        return (ids | self._others | back | {replica.asked_id}) - {0, self._us.me.id}
 
     def _is_listed(self, peer: Peer) -> bool:
         listed = listed_incarnation(self._replica, peer.id)
@@ -204,6 +210,8 @@ class Peers:
     def heard_from(self, who: Identity, address: str, open_for_all: bool) -> None:
         """Note that a peer has dialled this server, so it is up, and says that it is at ``address``; "": that is not
         to be believed. ``open_for_all``: dialling it would now open a full connection."""
+        if self._nursery is not None and who.id not in self.by_id and who.id in self._wanted():
+            self._begin(self._nursery, who.id)
         peer = self.by_id.get(who.id)
         if peer is not None and not self._was_replaced(who):
             peer.said_address, peer.refused = address or peer.said_address, False

@@ -31,7 +31,7 @@ from .threads import in_thread
 #: Reason shown while only an operator can begin the first start.
 INIT_WANTED = "waits for `alpo cluster init`"
 _OUTSIDE = {
-    "GONE": "it was removed from the cluster and does nothing any more: stop it; its directory is of no use",
+    "GONE": "it was removed from the cluster: stop it, unless another log still has it; its directory is of no use",
     "RETIRED": "it was removed from the cluster, or another disk has taken its place there: stop it, unless another log"
     " still has it as a member; to use this host again, start it with an empty directory",
 }

@@ -25,7 +25,7 @@ from typing import Any
 from alpo.core import messages as m
 from alpo.core.disk import SessionRow
 from alpo.core.entries import CLIENT_BYTES_MAX, DamagedEntry, Entry, is_digest, verify_headers
-from alpo.core.hosting.words import Follow, HostMessage, LogHello, Standing, StoreState, ToldLog
+from alpo.core.hosting.words import Deleted, Follow, HostMessage, LogHello, Standing, StoreState, ToldLog
 from alpo.core.members import Identity, MemberList, StartStatus
 
 from . import requests as r
@@ -160,6 +160,7 @@ HOST_SHAPES = (
         83, Follow, (s.positive, s.number, s.json_of(_json, MemberList.from_plain)),
         forms=((2, lambda members: s.json_text(members.to_plain())),),
     ),
+    Shape(84, Deleted, (s.octets(s.ID_BYTES), s.each(s.positive))),
 )
 #: Shapes by class, and by number, for each version of the protocol from `OLDEST_VERSION` on.
 _BY_CLASS = {version: {shape.cls: shape for shape in SHAPES} for version in (4, 5)}

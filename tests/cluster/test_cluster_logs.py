@@ -142,6 +142,27 @@ async def test_a_server_that_has_left_serves_the_logs_that_still_need_it(tmp_pat
 
 
 @pytest.mark.trio
+@pytest.mark.parametrize("begun", [False, True])
+async def test_a_server_that_has_left_hears_that_its_log_is_deleted(tmp_path: Path, begun: bool) -> None:
+    """Else the deletion of a log of two would never be done: both must have moved their stores away."""
+    async with cluster(tmp_path, 2, proxied=False) as running, connect(running.addresses, timeout_s=60) as log:
+        if await running.leader() != 1:
+            await log.transfer(1)
+        await log.create_log("billing")
+        if begun:
+            await running.until("both run it", lambda found: len(found) == 2, log="billing")
+        running.servers[2].kill()
+        await log.remove_member(2)
+        await running.until("server 1 alone", is_alone)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(log.delete_log, "billing")
+            await until(lambda: [*(running.servers[1].data / "deleted").glob("2-*")])
+            running.servers[1].kill()
+            running.start(1, 2)
+        await until_stores_are(running, ["deleted 2"])
+
+
+@pytest.mark.trio
 async def test_a_state_has_a_log_for_itself(tmp_path: Path) -> None:
     async with cluster(tmp_path, proxied=False) as running:
         async with connect(running.addresses, timeout_s=30) as log:

@@ -15,6 +15,7 @@ from alpo.core.hosting.leading import BETWEEN_S, FIT_S, next_changes, over, pref
 from alpo.core.hosting.words import (
     NO_LIST,
     Change,
+    Deleted,
     Facts,
     Follow,
     Found,
@@ -174,6 +175,48 @@ def test_a_deleted_log_is_stopped_then_moved_and_told_so_only_then() -> None:
     assert not host.deleting(gone)  # a store that was moved away stays so
     again = Hosting(1, [FoundStore(2, b"s" * 16, STOPPED, CLUSTER, stood)], T_S)
     assert again.step(facts(deleted=(gone,)), 0.0) == [Tell(None, LogHello((says,)))]
+
+
+def test_a_server_that_has_left_is_told_which_of_its_logs_are_deleted() -> None:
+    """Each time that it tells of them, as its stores may be others by then. Members hear it from the first log."""
+    gone, left = deleted(members(1, 2)), facts(members=members(1, gone=(2,)))
+    later = left._replace(listing=Listing((), (gone,), 3))
+    host = hosting(peers=told(2, state=STARTED))
+    assert done(host.step(left._replace(listing=Listing((), (), 2)), 0.0)) == [], "it may be behind"
+    says = Tell(2, Deleted(CLUSTER, (2,)))
+    assert says in host.step(later, 0.1) and says not in host.step(later, 0.2)
+    host.heard(Identity(2, b"\2" * 16), told(2, state=EMPTY)[2])
+    assert says in host.step(later, 0.3)
+    host.heard(Identity(2, b"\2" * 16), told(2, state=STOPPED)[2])
+    assert says not in host.step(later, 0.4)
+    assert says not in hosting(peers=told(2, state=STARTED)).step(later._replace(members=members(1, 2)), 0.0)
+
+
+def test_a_server_that_has_left_acts_on_the_directory_of_others() -> None:
+    first = MemberList.of([Member(1, "h1:7100", 0, b"s" * 16, Role.VOTER), *members(2).members])
+    behind, stood = facts(log(first=first), logs={2: runs(False, 2, first)}), standing_of(0, first)
+    peer, host = Identity(2, b"\2" * 16), hosting(store(), peers={2: LogHello(())})
+    assert done(host.step(behind, 0.0)) == [RunLog(log(first=first), first)]
+    host.heard(peer, Deleted(b"d" * 16, (2,)))
+    host.heard(peer, Deleted(CLUSTER, (3, 4)))
+    assert done(host.step(behind, 0.1)) == [], "another cluster's word, and of logs that have no store here"
+    host.heard(peer, Deleted(CLUSTER, (2, 3)))
+    assert done(host.step(behind, 0.2)) == [StopLog(2)]
+    host.stopped(2, stood)
+    behind = behind._replace(logs={})
+    assert done(host.step(behind, 0.3)) == [MoveStore(2)]
+    host.moved(2)
+    assert host.step(behind, 0.4) == [Tell(None, LogHello((ToldLog(2, b"s" * 16, STOPPED, 0, stood),)))]
+    assert host.has_moved(2) and not host.has_moved(3)
+    host.heard(peer, Deleted(CLUSTER, (2,)))
+    assert host.step(behind, 0.5) == []
+
+
+def test_a_store_is_told_of_before_the_directory_is_known_to_be_guaranteed() -> None:
+    """Else a server that has left would never be told what to do with it."""
+    behind = facts()._replace(listing=Listing())
+    says = LogHello((ToldLog(2, b"s" * 16, EMPTY),))
+    assert hosting(store()).step(behind, 0.0) == [Tell(None, says)]
 
 
 def test_a_store_that_another_cluster_has_deleted_holds_up_no_log() -> None:

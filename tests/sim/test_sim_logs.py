@@ -16,8 +16,10 @@ def test_every_check_holds(seed: int) -> None:
     assert verdict.ok, verdict
 
 
-def test_a_server_that_left_and_started_again_runs_the_logs_that_still_need_it() -> None:
-    verdict = run_world(LogsWorld(draw(530091, seconds=10)))
+@pytest.mark.parametrize("seed", [530091, 540495])
+def test_a_server_that_left_serves_the_logs_that_still_need_it_until_they_are_deleted(seed: int) -> None:
+    """The first seed starts it again; the second deletes its log after it has left."""
+    verdict = run_world(LogsWorld(draw(seed, seconds=10)))
     assert verdict.ok, verdict
 
 

@@ -9,7 +9,7 @@ from alpo.core import requests as q
 from alpo.core.directory import DeletedLog, Listing, LogOptions, NamedLog
 from alpo.core.disk import SessionRow
 from alpo.core.entries import Kind, join_payloads, seal, seal_appends
-from alpo.core.hosting.words import Follow, HostMessage, LogHello, Standing, StoreState, ToldLog
+from alpo.core.hosting.words import Deleted, Follow, HostMessage, LogHello, Standing, StoreState, ToldLog
 from alpo.core.members import Identity, Member, MemberList, Role, StartStatus
 from alpo.core.ranks import Rank
 from alpo.core.requests import Code, Fate, MemberStep
@@ -93,6 +93,7 @@ HOSTS: list[HostMessage] = [
         ToldLog(3, b"b" * 16, StoreState.EMPTY),
     )),
     Follow(2, 7, LISTED),
+    Deleted(b"c" * 16, (2, 5)),
 ]
 
 #: The messages that a run makes different, conditional appends, and a hello with a process.

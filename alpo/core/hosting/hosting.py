@@ -7,9 +7,10 @@ Laws:
 * What is told of a store is on disk.
 * A store begins with a log's first list only under the very incarnation that the list has. Any other store of that log
   founds nothing: the log's leader adds it.
-* Files go by proof only: a store is moved once the guaranteed directory of its own cluster lacks its number, and has
-  given it out. A directory that is behind, or of another cluster, proves nothing. A store that its log has retired
-  makes room for another one if the first log has this server as a member again.
+* Files go by proof only: a store is moved once the guaranteed directory of its own cluster, here or on another server,
+  lacks its number, and has given it out. A directory that is behind, or of another cluster, proves nothing. A store
+  that its log has retired makes room for another one if the first log has this server as a member again.
+* A server that has left the cluster gets no entries of the first log: others tell it which of its logs are deleted.
 * What a peer has told is forgotten when its connection ends, as it may have lost its store since. A store that was
   moved away is told of for good.
 """
@@ -18,12 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from alpo.core.directory import DeletedLog, NamedLog
+from alpo.core.directory import DeletedLog, Listing, NamedLog
 from alpo.core.members import Identity, MemberList
 
 from .leading import FIT_S, Ended, Leading, over
 from .words import (
     Action,
+    Deleted,
     Facts,
     Follow,
     FoundStore,
@@ -59,7 +61,11 @@ class Hosting:
         self._moving: set[int] = set()
         #: Logs whose store is retired, while the first log has this server as a member: another store takes its place.
         self._retiring: set[int] = set()
+        #: Logs of stores here that another server's guaranteed directory proves deleted.
+        self._proved: set[int] = set()
         self._told: dict[int, dict[int, ToldLog]] = {}
+        #: Server that has left -> deleted logs that it was told of, since it last told of its stores.
+        self._informed: dict[int, set[int]] = {}
         #: Number of a deleted log -> stores that were moved away, by anybody, and how they stood.
         self._ended: dict[int, Ended] = {}
         self._who: dict[int, Identity] = {}
@@ -91,6 +97,11 @@ class Hosting:
         if isinstance(message, Follow):
             self._leading.follow(message)
             return
+        if isinstance(message, Deleted):
+            here = {number for number, store in self._stores.items() if store.cluster == message.cluster}
+            self._proved |= here.intersection(message.numbers)
+            return
+        self._informed.pop(peer.id, None)
         self._told[peer.id] = {told.number: told for told in message.logs}
         for told in message.logs:
             if told.state is StoreState.STOPPED:
@@ -117,11 +128,13 @@ class Hosting:
         self._stopping.discard(number)
         self._running.discard(number)
         self._retiring.discard(number)
+        self._proved.discard(number)
         self._stores.pop(number, None)
 
     def moved(self, number: int) -> None:
         """Note that the store of a deleted log was moved away, durably."""
         self._moving.discard(number)
+        self._proved.discard(number)
         store = self._stores.pop(number, None)
         if number in self._retiring:
             self._retiring.discard(number)
@@ -139,8 +152,9 @@ class Hosting:
                 self._keep(log, facts, actions)
             for log in facts.head.logs:
                 self._go_on(log, facts, actions)
-            for number in [number for number in self._stores if facts.listing.get(number) is None]:
+            for number in [number for number in self._stores if self._is_gone(number, facts.listing)]:
                 self._let_go(number, facts, actions)
+            self._inform(facts, actions)
         told = {**self._told, self.me: {each.number: each for each in self._tell(facts)}}
         self._leading.step(facts, told, self._who, now_s, actions)
         if self.balances:
@@ -162,6 +176,25 @@ class Hosting:
         """True if a log that is deleted might still take an append somewhere, as far as is told."""
         return not over(gone, self._ended.get(gone.number, {}))
 
+    def has_moved(self, number: int) -> bool:
+        """True if the store of a log was moved away here, as the log is deleted."""
+        return number in self._moved
+
+    def _is_gone(self, number: int, listing: Listing) -> bool:
+        """True if a store's log is not in the directory, or proved deleted."""
+        return number in self._proved or listing.get(number) is None
+
+    def _inform(self, facts: Facts, actions: list[Action]) -> None:
+        """Tell servers that have left the cluster which of the logs that they have stores of are deleted."""
+        for id, logs in self._told.items():
+            if facts.members.is_replica(id):
+                continue
+            kept = [told.number for told in logs.values() if told.state is not StoreState.STOPPED]
+            gone = {number for number in kept if facts.listing.lacks(number)}
+            if gone - self._informed.get(id, set()):
+                self._informed[id] = gone
+                actions.append(Tell(id, Deleted(facts.cluster, tuple(sorted(gone)))))
+
     def _forget(self, facts: Facts) -> None:
         """Drop what is known of deleted logs that the directory remembers no more."""
         kept = {log.number for log in facts.listing.logs} | {gone.number for gone in facts.listing.deleted}
@@ -175,6 +208,8 @@ class Hosting:
 
     def _keep(self, log: NamedLog, facts: Facts, actions: list[Action]) -> None:
         """Have the store of a log that is not deleted, and run it once the log is founded."""
+        if log.number in self._proved:
+            return
         store, moved = self._stores.get(log.number), self._moved.get(log.number)
         if moved is not None and moved.cluster == facts.cluster:
             return  # deleted: the directory is behind, as after a start
@@ -202,7 +237,8 @@ class Hosting:
     def _go_on(self, log: NamedLog, facts: Facts, actions: list[Action]) -> None:
         """Run a log that has begun here before this start, though its entries are not known to be guaranteed again."""
         store = self._stores.get(log.number)
-        if store is None or store.cluster != facts.cluster or log.number in {*self._running, *self._retiring}:
+        done = {*self._running, *self._retiring, *self._proved}
+        if store is None or store.cluster != facts.cluster or log.number in done:
             return
         if store.state is StoreState.STARTED and log.first_list is not None and not facts.listing.lacks(log.number):
             self._running.add(log.number)
@@ -213,7 +249,7 @@ class Hosting:
         store = self._stores[number]
         if store.cluster != facts.cluster:
             self._complain(number, "there is a store of another cluster's log", actions)
-        elif facts.listing.lacks(number):  # else the directory is behind, as it is after a start
+        elif number in self._proved or facts.listing.lacks(number):  # else the directory is behind, as after a start
             self._retiring.discard(number)
             self._end_store(number, actions)
 
@@ -237,19 +273,18 @@ class Hosting:
         told: list[ToldLog] = []
         if not facts.cluster:
             return told
-        early = [number for number in self._running if not facts.listing.lacks(number)]
-        for number in sorted({*early, *(log.number for log in facts.listing.logs)}):
-            store, runs = self._stores.get(number), facts.logs.get(number)
-            if store is None or store.cluster != facts.cluster:
+        for number, store in sorted(self._stores.items()):
+            runs = facts.logs.get(number)
+            if store.cluster != facts.cluster or facts.listing.lacks(number):
                 continue
             if runs is None:
                 told.append(ToldLog(number, store.incarnation, store.state))
             else:
                 standing = standing_of(runs.members_id, runs.members)
                 told.append(ToldLog(number, store.incarnation, runs.state, runs.leader, standing))
-        for gone in facts.listing.deleted:
-            store = self._moved.get(gone.number)
-            if store is not None and store.cluster == facts.cluster:
-                told.append(ToldLog(gone.number, store.incarnation, StoreState.STOPPED, 0, store.standing))
+        remembered = {gone.number for gone in facts.listing.deleted}
+        for number, store in sorted(self._moved.items()):
+            if store.cluster == facts.cluster and (number in remembered or not facts.listing.lacks(number)):
+                told.append(ToldLog(number, store.incarnation, StoreState.STOPPED, 0, store.standing))
                 self._end(self.me, told[-1])
         return told

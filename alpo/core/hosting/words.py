@@ -74,8 +74,16 @@ class Follow(NamedTuple):
     members: MemberList
 
 
+class Deleted(NamedTuple):
+    """Word to a server that has left the cluster, and so hears of no deletion: these logs of its stores are deleted, by
+    the guaranteed directory of ``cluster``."""
+
+    cluster: bytes
+    numbers: tuple[int, ...]
+
+
 #: Messages between the hostings of two servers.
-HostMessage: TypeAlias = LogHello | Follow
+HostMessage: TypeAlias = LogHello | Follow | Deleted
 
 
 class LogFacts(NamedTuple):

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from alpo.core.directory import Listing, changed
 from alpo.core.entries import Entry, Kind, parse_body
-from alpo.core.hosting.words import FoundStore, HostMessage, LogHello, StoreState, ToldLog
+from alpo.core.hosting.facts import facts_of
+from alpo.core.hosting.words import Follow, FoundStore, LogHello, StoreState, ToldLog
 from alpo.core.members import Identity, MemberList
 from alpo.core.replica import Replica
 from alpo.core.requests import ChangeMember, MemberStep
@@ -117,15 +118,17 @@ class HeardOf:
         self._stores: dict[int, dict[Identity, int]] = {}
         self._followed: dict[tuple[int, int, int], int] = {}
 
-    def note(self, id: int, peer: int, message: HostMessage, reign: int | None) -> None:
-        """Note what host ``id`` hears; ``reign``: the term in which it leads the log that the message is about."""
-        if isinstance(message, LogHello):
-            known = self._stores.setdefault(id, {})
-            for told in message.logs:
-                if told.state is not StoreState.STOPPED:
-                    known[Identity(peer, told.incarnation)] = told.number
-        elif reign is not None:
-            key = id, message.number, reign
+    def told(self, id: int, peer: int, message: LogHello) -> None:
+        """Note of which stores host ``peer`` tells host ``id``."""
+        known = self._stores.setdefault(id, {})
+        for told in message.logs:
+            if told.state is not StoreState.STOPPED:
+                known[Identity(peer, told.incarnation)] = told.number
+
+    def followed(self, id: int, message: Follow, replica: Replica | None) -> None:
+        """Note what host ``id`` is to follow; ``replica``: of that log, if it runs there."""
+        if replica is not None and facts_of(replica).leads:
+            key = id, message.number, replica.term
             self._followed[key] = max(message.members_id, self._followed.get(key, 0))
 
     def forget(self, id: int) -> None:

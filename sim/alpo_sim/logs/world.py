@@ -18,7 +18,7 @@ from typing import Any
 from alpo.core.directory import NamedLog
 from alpo.core.entries import Entry
 from alpo.core.hosting import words as h
-from alpo.core.hosting.facts import facts, facts_of, standing_in
+from alpo.core.hosting.facts import facts, standing_in
 from alpo.core.hosting.hosting import Hosting
 from alpo.core.members import Identity, MemberList, StartStatus
 from alpo.core.messages import Envelope, Room
@@ -351,8 +351,7 @@ class LogsWorld(World):
     def _join(self, a: int, b: int, whole: bool) -> None:
         self._epoch[a, b] = self._epoch.get((a, b), 0) + 1
         if whole:
-            self._joined[a, b] = self.stage.hosts[a].running.me, self.stage.hosts[b].running.me
-            who = self._joined[a, b]
+            who = self._joined[a, b] = self.stage.hosts[a].running.me, self.stage.hosts[b].running.me
         else:
             who = self._joined.pop((a, b))
         for one, other in ((a, who[1]), (b, who[0])):
@@ -375,9 +374,10 @@ class LogsWorld(World):
     def _heard(self, id: int, peer: int, epoch: int, message: h.HostMessage) -> None:
         pair = min(id, peer), max(id, peer)
         if self._epoch.get(pair) == epoch and pair in self._joined and id in self.hostings and peer in self.hostings:
-            replica = None if isinstance(message, h.LogHello) else self.logs[message.number].stage.hosts[peer].replica
-            reign = replica.term if replica is not None and facts_of(replica).leads else None
-            self._heard_of.note(peer, id, message, reign)
+            if isinstance(message, h.Follow):
+                self._heard_of.followed(peer, message, self.logs[message.number].stage.hosts[peer].replica)
+            elif isinstance(message, h.LogHello):
+                self._heard_of.told(peer, id, message)
             self.hostings[peer].heard(self.stage.hosts[id].running.me, message)
             self.look_soon(peer)
 
@@ -579,9 +579,10 @@ class LogsWorld(World):
                 yield f"log {log.number} has other members than the first"
             elif top.me.id != (best := self.directory.should_lead(log.number, top.members.latest)):
                 yield f"log {log.number} is led by {top.me.id}, and not by {best}"
-        for id, stores in self._stores.items():
-            if self.up(id) and id in wanted:
+        for id, stores in ((id, each) for id, each in self._stores.items() if self.up(id)):
+            if self.stage.hosts[id].running.cluster:
                 yield from (f"server {id} keeps deleted log {n}" for n in stores if self.directory.now.get(n) is None)
+            if id in wanted:
                 yield from (f"server {id} has no store of log {row.number}" for row in self.directory.now.logs
                             if row.number not in stores)
         if not self._lost_some:  # else there may be too few to tell of the deletion
