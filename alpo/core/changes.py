@@ -338,7 +338,7 @@ class Changes:
     # -- lost disks (R30) -------------------------------------------------------------------------------
 
     def _replace_lost(self) -> None:
-        """Replace a lost disk: its member is silent for two heartbeats, and another incarnation answers for it."""
+        """Replace a lost disk: its member was not heard lately, and another incarnation answers for it."""
         r = self._r
         for id, who in list(self._lost.items()):
             if self.pending is not None and self.pending.id == id:
@@ -346,7 +346,7 @@ class Changes:
             listed, peer = r.members.latest.get(id), self._replication.peers.get(id)
             if listed is None or listed.role is Role.GONE or peer is None or who.incarnation in listed.all_incarnations:
                 self._lives(id)
-            elif r.now_s - peer.heard_s < 2 * r.cfg.heartbeat_s:
+            elif r.now_s - peer.heard_s < r.cfg.lately_s:
                 self._lives(id)  # the other incarnation may answer again later
             else:
                 retired = listed.all_incarnations

@@ -58,6 +58,12 @@ class ReplicaConfig:
     cluster_wanted: bytes = b""
 
     @property
+    def lately_s(self) -> float:
+        """The time for which a server counts as up after its answer: in logs besides the first, two heartbeats may be
+        two intervals apart."""
+        return (2 if self.first_log else 3) * self.heartbeat_s
+
+    @property
     def disk_patience_s(self) -> float:
         """The time in force for ``disk_timeout_s``."""
         return self.disk_timeout_s or self.election_timeout_s

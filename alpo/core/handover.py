@@ -66,7 +66,7 @@ class Handover:
         if not r.members.other_voters():
             return r.guaranteed_id == r.log.last_id
         target = self._target
-        leaves = target is not None and (target.stopping or r.now_s - target.heard_s > 2 * r.cfg.heartbeat_s)
+        leaves = target is not None and (target.stopping or r.now_s - target.heard_s > r.cfg.lately_s)
         if target is None or leaves or r.now_s >= self._try_next_s:
             self._choose(replication)
         self._tell()

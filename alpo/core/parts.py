@@ -90,7 +90,7 @@ class Reign:
         return (
             peer.match_id == r.log.last_id and peer.sent_guaranteed_id == r.guaranteed_id and not peer.in_flight
             and not peer.probing and not peer.doubted_round and peer.who.id in r.connected
-            and r.now_s - peer.heard_s < 2 * r.cfg.heartbeat_s
+            and r.now_s - peer.heard_s < r.cfg.lately_s
         )
 
     def hears_again(self, sender: Identity, answer: AppendAnswer) -> bool:

@@ -331,12 +331,12 @@ class Replication:
         return min([*due_s, *(each_s + cfg.election_timeout_s for each_s in since_s)], default=r.now_s)
 
     def _beat_s(self, peer: Progress) -> float:
-        """The time of the peer's next heartbeat, monotonic seconds. All logs besides the first send theirs at the
-        multiples of the interval, so that the quiet ones are served together; no two are more than 3/2 apart."""
+        """The time of the peer's next heartbeat, monotonic seconds. Logs besides the first send theirs at the multiples
+        of the interval, so that the quiet ones are served together, one to two intervals after the last message."""
         every_s = self._r.cfg.heartbeat_s
         if self._r.cfg.first_log or peer.asked_s == NEVER_S:
             return peer.asked_s + every_s
-        return math.ceil(peer.asked_s / every_s + 0.5) * every_s
+        return math.floor(peer.asked_s / every_s + 2) * every_s
 
     def _part(self) -> None:
         """Drop removed members once they have been informed for long enough."""
@@ -581,14 +581,14 @@ class Replication:
         return lower_median(walls)
 
     def heirs(self) -> list[Progress]:
-        """The voters that have answered in this reign, lately (within two heartbeat intervals), and are not stopping:
-        the highest accepted id first, then priority (R28)."""
+        """The voters that have answered in this reign, lately, and are not stopping: the highest accepted id first, then
+        priority (R28)."""
         r = self._r
 
         def order(peer: Progress) -> tuple[int, int, int]:
             member = r.members.latest.get(peer.who.id)
             return peer.match_id, member.priority if member else 0, peer.who.id
 
-        within_s = 2 * r.cfg.heartbeat_s
-        fit = [p for p in self.voters if p.really_heard and r.now_s - p.heard_s <= within_s and not p.stopping]
+        since_s = r.now_s - r.cfg.lately_s
+        fit = [p for p in self.voters if p.really_heard and p.heard_s >= since_s and not p.stopping]
         return sorted(fit, key=order, reverse=True)

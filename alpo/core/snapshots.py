@@ -203,9 +203,9 @@ class Newcomers:
     # -- questions --------------------------------------------------------------------------------------
 
     def _silent(self, peer: Progress) -> bool:
-        """True if a peer is not connected, or was not heard for two heartbeats."""
+        """True if a peer is not connected, or was not heard lately."""
         r = self._r
-        return peer.who.id not in r.connected or r.now_s - peer.heard_s >= 2 * r.cfg.heartbeat_s
+        return peer.who.id not in r.connected or r.now_s - peer.heard_s >= r.cfg.lately_s
 
     def _to_ask(self, wanted_id: int | None) -> list[int]:
         ids = [id for id, peer in self._replication.peers.items() if self._silent(peer)]
