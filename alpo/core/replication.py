@@ -581,8 +581,8 @@ class Replication:
         return lower_median(walls)
 
     def heirs(self) -> list[Progress]:
-        """The voters that have answered in this reign, lately, and are not stopping: the highest accepted id first, then
-        priority (R28)."""
+        """The voters that have answered lately, in this reign, and are not stopping: the highest accepted id first,
+        then priority (R28)."""
         r = self._r
 
         def order(peer: Progress) -> tuple[int, int, int]:
