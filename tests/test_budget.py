@@ -26,10 +26,10 @@ ROOT = Path(__file__).parents[1]
 #: of large bodies 50, of groups that end sessions 34, of closes 24, with 27 lines of alpo. Where a lone append's
 #: processor time goes took 100 words.
 BUDGET = {
-    "lines of alpo": 53_880,
+    "lines of alpo": 53_900,
     "lines of cli": 10_895,
     "lines of sim": 19_150,
-    "lines of tests": 73_290,
+    "lines of tests": 73_360,
     "files of alpo, cli and sim": 342,
     "options of alpo and alpo-pipeline": 702,
     "words of docs and README": 66_220,

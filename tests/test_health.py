@@ -61,7 +61,7 @@ def stand(*why: str) -> dict[str, Any]:
 GONE_LISTED = [*LISTED, {"id": 4, "address": "h4:7100", "role": "GONE", "priority": 0}]
 GONE = row(
     4, state="passive", status="GONE", term=5, members=GONE_LISTED, appends=None,
-    waiting=["it was removed from the cluster: stop it, unless another log still has it; its directory is of no use"],
+    waiting=["it was removed from the cluster: stop it once no log has it any more; its directory is of no use then"],
 )
 LOW = "low on disk space: 0 B free, low-water mark 256.0 MiB; it takes no entries"
 ONE_LISTED = [{**each, "role": "VOTER" if each["id"] == 1 else "GONE"} for each in GONE_LISTED]

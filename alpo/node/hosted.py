@@ -188,7 +188,8 @@ class Hosted:
         """The logs in the guaranteed directory, and those that run or still have a store here, by number."""
         listing = self._first.replica.directory.guaranteed
         names = {number: running.log.name for number, running in self.running.items()}
-        names |= {log.number: log.name for log in listing.logs if not self._hosting.has_moved(log.number)}
+        cluster, has_moved = self._first.replica.cluster, self._hosting.has_moved
+        names |= {log.number: log.name for log in listing.logs if not has_moved(log.number, cluster)}
         deleted = {log.number: log.name for log in listing.deleted}
         names |= {number: deleted.get(number, f"log {number}") for number in self._made if listing.lacks(number)}
         return [LogState(number, names[number], *self._state(number, listing)) for number in sorted(names)]

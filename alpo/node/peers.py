@@ -1,4 +1,5 @@
-"""Outgoing connections: one to every other member of any log, kept up as long as the server runs.
+"""Outgoing connections: one to every other member of any log, kept up as long as the server runs; and one to each
+server that has left the cluster, while that is connected to this one.
 
 Laws:
 
@@ -72,7 +73,7 @@ class Peer:
         self.id = id
         #: Address given in its last hello; "" before.
         self.said_address = ""
-        #: Reason why there is no full connection at present; "" while there is one.
+        #: Reason why there is no full connection at present; "" while there is one, or nobody needs one.
         self.trouble = "not tried yet"
         self.route: Route | None = None
         self.incarnation = b""
@@ -194,14 +195,19 @@ class Peers:
         self._gone = gone
 
     def _wanted(self) -> set[int]:
-        """Ids to dial: members of any log, a removed one that must be informed, or is connected, as a log that it keeps
-        may be deleted; one that is sought; before the first start those configured."""
+        """Ids to dial: those that are needed, and removed servers that are connected: their logs may be deleted."""
+        back = {who.id for who, route in self._routes.accepted.items() if route.full and who.id in self._removed
+                and self._replica.members.identity(who.id) == who}
+        return self._needed() | back
+
+    def _needed(self) -> set[int]:
+        """Ids of members of any log, of a removed one that must be informed, and one that is sought; before the first
+        start of those configured."""
         replica = self._replica
         ids = {member.id for member in replica.members.latest.replicas} or set(self._configured)
         if replica.leadership is not None:
             ids |= set(replica.leadership.peers)
-        back = self._removed.intersection(who.id for who in self._routes.accepted)
-        return (ids | self._others | back | {replica.asked_id}) - {0, self._us.me.id}
+        return (ids | self._others | {replica.asked_id}) - {0, self._us.me.id}
 
     def _is_listed(self, peer: Peer) -> bool:
         listed = listed_incarnation(self._replica, peer.id)
@@ -286,6 +292,8 @@ class Peers:
                 self._routes.stores.gone(peer.answered[0])
 
     def _note_trouble(self, peer: Peer, trouble: str) -> None:
+        if peer.id not in self._needed():
+            return self._end_outage(peer)
         if not peer.trouble:
             self._driver.note("peer_lost", peer=peer.id, why=trouble)
         peer.trouble = trouble

@@ -31,9 +31,9 @@ from .threads import in_thread
 #: Reason shown while only an operator can begin the first start.
 INIT_WANTED = "waits for `alpo cluster init`"
 _OUTSIDE = {
-    "GONE": "it was removed from the cluster: stop it, unless another log still has it; its directory is of no use",
-    "RETIRED": "it was removed from the cluster, or another disk has taken its place there: stop it, unless another log"
-    " still has it as a member; to use this host again, start it with an empty directory",
+    "GONE": "it was removed from the cluster: stop it once no log has it any more; its directory is of no use then",
+    "RETIRED": "it was removed from the cluster, or another disk has taken its place there: stop it once no log has it"
+    " any more; to use this host again, start it with an empty directory",
 }
 
 

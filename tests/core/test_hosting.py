@@ -182,8 +182,8 @@ def test_a_server_that_has_left_is_told_which_of_its_logs_are_deleted() -> None:
     gone, left = deleted(members(1, 2)), facts(members=members(1, gone=(2,)))
     later = left._replace(listing=Listing((), (gone,), 3))
     host = hosting(peers=told(2, state=STARTED))
-    assert done(host.step(left._replace(listing=Listing((), (), 2)), 0.0)) == [], "it may be behind"
     says = Tell(2, Deleted(CLUSTER, (2,)))
+    assert says not in host.step(left._replace(listing=Listing((), (), 2)), 0.0), "it may be behind"
     assert says in host.step(later, 0.1) and says not in host.step(later, 0.2)
     host.heard(Identity(2, b"\2" * 16), told(2, state=EMPTY)[2])
     assert says in host.step(later, 0.3)
@@ -195,7 +195,7 @@ def test_a_server_that_has_left_is_told_which_of_its_logs_are_deleted() -> None:
 def test_a_server_that_has_left_acts_on_the_directory_of_others() -> None:
     first = MemberList.of([Member(1, "h1:7100", 0, b"s" * 16, Role.VOTER), *members(2).members])
     behind, stood = facts(log(first=first), logs={2: runs(False, 2, first)}), standing_of(0, first)
-    peer, host = Identity(2, b"\2" * 16), hosting(store(), peers={2: LogHello(())})
+    peer, host = Identity(2, b"\2" * 16), hosting(store()._replace(state=STARTED), peers={2: LogHello(())})
     assert done(host.step(behind, 0.0)) == [RunLog(log(first=first), first)]
     host.heard(peer, Deleted(b"d" * 16, (2,)))
     host.heard(peer, Deleted(CLUSTER, (3, 4)))
@@ -207,9 +207,30 @@ def test_a_server_that_has_left_acts_on_the_directory_of_others() -> None:
     assert done(host.step(behind, 0.3)) == [MoveStore(2)]
     host.moved(2)
     assert host.step(behind, 0.4) == [Tell(None, LogHello((ToldLog(2, b"s" * 16, STOPPED, 0, stood),)))]
-    assert host.has_moved(2) and not host.has_moved(3)
+    assert host.has_moved(2, CLUSTER) and not host.has_moved(2, b"d" * 16) and not host.has_moved(3, CLUSTER)
     host.heard(peer, Deleted(CLUSTER, (2,)))
     assert host.step(behind, 0.5) == []
+
+
+def test_another_store_than_the_one_that_was_told_of_is_made_though_that_was_lost() -> None:
+    founded = facts(log(first=members(1, 2)))
+    host = hosting(store(), peers={2: LogHello(())})
+    host.heard(Identity(2, b"\2" * 16), Deleted(CLUSTER, (2,)))
+    host.lost(2)
+    assert done(host.step(founded, 0.0)) == [MakeStore(2, "log-2")]
+
+
+def test_a_retired_store_that_is_on_its_way_is_moved_as_that_though_its_log_is_deleted() -> None:
+    first = members(1, 2, 3)
+    host = hosting(store())
+    host.step(facts(log(first=first)), 0.0)
+    retired = facts(log(first=first), logs={2: runs(False, 2, first, retired=True)})
+    assert done(host.step(retired, 0.1)) == [StopLog(2)]
+    host.stopped(2, standing_of(0, first))
+    assert done(host.step(facts(log(first=first)), 0.2)) == [MoveStore(2, True)]
+    assert done(host.step(facts(deleted=(deleted(first),)), 0.3)) == []
+    host.moved(2)
+    assert host.step(facts(deleted=(deleted(first),)), 0.4) == [], "it was moved as no deleted one"
 
 
 def test_a_store_is_told_of_before_the_directory_is_known_to_be_guaranteed() -> None:

@@ -45,7 +45,8 @@ def peers_of(member: Member) -> Peers:
     latest = MemberList.of([Member(1, "10.0.0.1:7100", 0, ME.incarnation, Role.VOTER), member])
     replica = SimpleNamespace(
         members=SimpleNamespace(latest=latest, identity=latest.identity_of),
-        leadership=None, asked_id=0, asked_address=lambda id: "", address_of=lambda id: LISTED, status_text="VOTING",
+        reign=None, leadership=None, asked_id=0, asked_address=lambda id: "", address_of=lambda id: LISTED,
+        status_text="VOTING",
         first_start=SimpleNamespace(started=True), cluster=b"c" * 16, out=SimpleNamespace(cluster=b"c" * 16),
     )
     driver = SimpleNamespace(
@@ -90,6 +91,34 @@ async def test_the_disk_that_was_replaced_speaks_for_nobody(
     assert peer.said_address == "" and not peer._kick.is_set()
     peers.heard_from(Identity(3, NEW), "10.0.0.8:7100", True)
     assert peer.said_address == "10.0.0.8:7100" and peer._kick.is_set()
+
+
+@pytest.mark.trio
+async def test_a_removed_server_is_dialled_only_while_it_is_connected_and_is_no_trouble(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    peers, dialled = peers_of(Member(3, "", 0, OLD, Role.GONE, (OLD,))), trio.Event()
+
+    async def session(peer: Peer, address: str) -> bool:
+        dialled.set()
+        raise OSError("nobody is there")
+
+    monkeypatch.setattr(peers, "_session", session)
+    accepted = peers._routes.accepted
+    async with trio.open_nursery() as nursery:
+        peers._nursery = nursery
+        peers.follow_others(frozenset(), frozenset({3}))
+        for who, full in ((Identity(3, NEW), True), (Identity(3, OLD), False)):
+            accepted[who] = Route(cast(Any, None), full, 5)
+            peers.heard_from(who, "10.0.0.3:7100", True)
+            assert 3 not in peers.by_id
+        accepted[Identity(3, OLD)] = Route(cast(Any, None), True, 5)
+        peers.heard_from(Identity(3, OLD), "10.0.0.3:7100", True)
+        await dialled.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        assert peers.by_id[3].trouble == "" and peers.by_id[3].outage is None
+        del accepted[Identity(3, OLD)]
+    assert 3 not in peers.by_id
 
 
 @pytest.mark.trio

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
+from alpo.core.hosting.words import Deleted, HostMessage
 from alpo_sim.logs.world import LogsWorld, draw
 from alpo_sim.main import app
 from alpo_sim.world import run_world
@@ -16,11 +17,26 @@ def test_every_check_holds(seed: int) -> None:
     assert verdict.ok, verdict
 
 
-@pytest.mark.parametrize("seed", [530091, 540495])
-def test_a_server_that_left_serves_the_logs_that_still_need_it_until_they_are_deleted(seed: int) -> None:
-    """The first seed starts it again; the second deletes its log after it has left."""
-    verdict = run_world(LogsWorld(draw(seed, seconds=10)))
+def test_a_server_that_left_and_started_again_runs_the_logs_that_still_need_it() -> None:
+    verdict = run_world(LogsWorld(draw(530091, seconds=10)))
     assert verdict.ok, verdict
+
+
+class Heard(LogsWorld):
+    """World that counts what servers that have left are told of deletions."""
+
+    words = 0
+
+    def _heard(self, id: int, peer: int, epoch: int, message: HostMessage) -> None:
+        self.words += isinstance(message, Deleted)
+        super()._heard(id, peer, epoch, message)
+
+
+@pytest.mark.parametrize("seed", [540478])
+def test_a_server_that_left_hears_that_its_logs_are_deleted(seed: int) -> None:
+    world = Heard(draw(seed, seconds=10))
+    verdict = run_world(world)
+    assert verdict.ok and world.words, verdict
 
 
 def test_logs_are_created_written_and_deleted_under_faults() -> None:

@@ -176,9 +176,10 @@ class Hosting:
         """True if a log that is deleted might still take an append somewhere, as far as is told."""
         return not over(gone, self._ended.get(gone.number, {}))
 
-    def has_moved(self, number: int) -> bool:
-        """True if the store of a log was moved away here, as the log is deleted."""
-        return number in self._moved
+    def has_moved(self, number: int, cluster: bytes) -> bool:
+        """True if the store of a log of this cluster was moved away here, as the log is deleted."""
+        moved = self._moved.get(number)
+        return moved is not None and moved.cluster == cluster
 
     def _is_gone(self, number: int, listing: Listing) -> bool:
         """True if a store's log is not in the directory, or proved deleted."""
@@ -210,8 +211,8 @@ class Hosting:
         """Have the store of a log that is not deleted, and run it once the log is founded."""
         if log.number in self._proved:
             return
-        store, moved = self._stores.get(log.number), self._moved.get(log.number)
-        if moved is not None and moved.cluster == facts.cluster:
+        store = self._stores.get(log.number)
+        if self.has_moved(log.number, facts.cluster):
             return  # deleted: the directory is behind, as after a start
         if store is None:
             if log.number not in self._making:
@@ -250,7 +251,8 @@ class Hosting:
         if store.cluster != facts.cluster:
             self._complain(number, "there is a store of another cluster's log", actions)
         elif number in self._proved or facts.listing.lacks(number):  # else the directory is behind, as after a start
-            self._retiring.discard(number)
+            if number not in self._moving:  # else it is moved as a retired one
+                self._retiring.discard(number)
             self._end_store(number, actions)
 
     def _end_store(self, number: int, actions: list[Action]) -> None:
