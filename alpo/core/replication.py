@@ -332,11 +332,11 @@ class Replication:
 
     def _beat_s(self, peer: Progress) -> float:
         """The time of the peer's next heartbeat, monotonic seconds. Logs besides the first send theirs at the multiples
-        of the interval, so that the quiet ones are served together, one to two intervals after the last message."""
+        of two intervals, so that the quiet ones are served together."""
         every_s = self._r.cfg.heartbeat_s
         if self._r.cfg.first_log or peer.asked_s == NEVER_S:
             return peer.asked_s + every_s
-        return math.floor(peer.asked_s / every_s + 2) * every_s
+        return math.floor(peer.asked_s / every_s / 2 + 1) * every_s * 2
 
     def _part(self) -> None:
         """Drop removed members once they have been informed for long enough."""

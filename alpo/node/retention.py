@@ -128,8 +128,8 @@ async def serve_list(
     client.settle(w.CursorTable(request, [(r.name, r.lsn, r.lag_bytes, round(r.lag_s * 1000)) for r in rows]))
 
 
-#: Seconds between two looks for what can be cleaned.
-LOOK_EVERY_S = 1.0
+#: Seconds between two looks for what can be cleaned, and how many times that if a log is kept whole until it is trimmed.
+LOOK_EVERY_S, _WHOLE_TIMES = 1.0, 5
 #: Entries in one chunk. The first is small: the size of the entries is not known yet.
 CHUNK_ENTRIES_MIN, CHUNK_ENTRIES_MAX = 64, 2_000
 #: Duration beyond which, plus so many usual commits, a chunk halves the next one; else it is doubled.
@@ -190,14 +190,18 @@ class Cleaner:
                 cleaned = False
             if not cleaned:
                 # Full seconds: all tasks that wait for them wake together, so an idle server wakes less often.
-                await trio.sleep_until((trio.current_time() // LOOK_EVERY_S + 1) * LOOK_EVERY_S)
+                every_s = LOOK_EVERY_S if self._may_clean() else _WHOLE_TIMES * LOOK_EVERY_S
+                await trio.sleep_until((trio.current_time() // every_s + 1) * every_s)
+
+    def _may_clean(self) -> bool:
+        return self.policy.limits or self._replica.cleaning.trim_lsn > 1
 
     async def _clean_chunk(self) -> bool:
         """Clean one chunk, then rest. False if nothing can be cleaned now. Raises `StoreError`."""
         r = self._replica
         base_id = r.log.base_id
         upto_id = base_id
-        if self.policy.limits or r.cleaning.trim_lsn > 1:
+        if self._may_clean():
             upto_id = await in_thread(
                 self._find, r.guaranteed_id, base_id, r.cleaning.trim_lsn, self._log_now_ms()
             )
