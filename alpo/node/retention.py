@@ -128,7 +128,7 @@ async def serve_list(
     client.settle(w.CursorTable(request, [(r.name, r.lsn, r.lag_bytes, round(r.lag_s * 1000)) for r in rows]))
 
 
-#: Seconds between two looks for what can be cleaned, and how many times that if a log is kept whole until it is trimmed.
+#: Seconds between two looks for what can be cleaned, and how many times that while a log is kept whole.
 LOOK_EVERY_S, _WHOLE_TIMES = 1.0, 5
 #: Entries in one chunk. The first is small: the size of the entries is not known yet.
 CHUNK_ENTRIES_MIN, CHUNK_ENTRIES_MAX = 64, 2_000
