@@ -42,7 +42,7 @@ def test_a_server_that_left_hears_that_its_logs_are_deleted(seed: int) -> None:
 def test_logs_are_created_written_and_deleted_under_faults() -> None:
     """Else the checks would hold of nothing."""
     founded = deleted = acknowledged = lost = failed = 0
-    for seed in (8, 11, 6, 10):
+    for seed in (8, 11, 6, 18):
         world = LogsWorld(draw(seed, seconds=15))
         verdict = run_world(world)
         assert verdict.ok, verdict
