@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 BUDGET = {
     "lines of alpo": 53_900,
     "lines of cli": 10_895,
-    "lines of sim": 19_150,
+    "lines of sim": 19_155,
     "lines of tests": 73_360,
     "files of alpo, cli and sim": 342,
     "options of alpo and alpo-pipeline": 702,

@@ -6,6 +6,7 @@ import hashlib
 from collections import deque
 
 from alpo.core.disk import Load, LoadCopy, LoadSnapshot, Write
+from alpo.core.members import MemberList
 from alpo.core.messages import Envelope
 from alpo.core.ready import Input
 from alpo.core.replica import Replica
@@ -29,8 +30,8 @@ class Host:
 
     __slots__ = (
         "_deadline_s", "_mono_s", "_since_us", "boots", "damaged", "disk_last_id", "disk_term", "disk_vote", "disks",
-        "due_us", "id", "inbox", "joining", "laid_aside", "loads", "moves", "rate", "replica", "seed", "store",
-        "waiting", "wall_offset_ms", "writes",
+        "due_us", "id", "inbox", "joining", "laid_aside", "led_by", "loads", "moves", "rate", "replica", "seed",
+        "store", "waiting", "wall_offset_ms", "writes",
     )
 
     def __init__(self, id: int, seed: int, *, joining: bool = False) -> None:
@@ -49,6 +50,8 @@ class Host:
         # State on the disk; messages may tell of nothing else (R14).
         self.disk_term = self.disk_vote = self.disk_last_id = 0
         self.damaged: tuple[int, ...] = ()  # entries on the disk found damaged by the shell
+        #: The member list, and its entry's id, by which its process led when its present step began; None: it did not.
+        self.led_by: tuple[int, MemberList] | None = None
         self.down()
 
     @property

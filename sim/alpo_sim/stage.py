@@ -255,6 +255,7 @@ class Stage:
         host.replica = replica
         for watcher in self.watchers:
             watcher.booted(host)
+        host.led_by = None
         self._act(host, [], self._of(host, replica.start))
 
     def crash(self, id: int, kept: int = 0) -> None:
@@ -365,7 +366,8 @@ class Stage:
         elif all(map(replica.can_wait, inbox)):
             return False
         self._note(Step(self.now_us, id))
-        host.inbox = []
+        members = replica.members
+        host.inbox, host.led_by = [], (members.latest_id, members.latest) if replica.reign is not None else None
         self._act(host, inbox, self._of(host, partial(replica.step, inbox)))
         return True
 

@@ -70,7 +70,7 @@ class MarkChecks(Watcher):
         guaranteed, of the list before it too."""
         mark, guaranteed = replica.fully_replicated_id, self._safety.guaranteed
         term = guaranteed[mark - 1].term if mark <= len(guaranteed) else 0
-        last_id, members = list_before(replica, ready)
+        last_id, members = list_before(host, ready)
         lists = [members] if last_id <= replica.guaranteed_id else [members, replica.members.at(last_id - 1)[1]]
         for member in [member for each in lists for member in each.replicas]:
             if not term or self._safety.disk_term_at(member.identity, mark) != term:

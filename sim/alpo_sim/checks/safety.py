@@ -23,7 +23,6 @@ from alpo.core.messages import (
 from alpo.core.parts import check_all
 from alpo.core.ranks import State
 from alpo.core.ready import Connected, DamageFound, Disconnected, Input, Ready, Received, Space
-from alpo.core.replica import Replica
 from alpo.core.requests import Refused
 from alpo.core.shared import InvariantBroken
 
@@ -318,7 +317,7 @@ class Safety(Watcher):
         first_id, mark = max(self._seen[host.id], replica.log.base_id) + 1, replica.guaranteed_id
         known = len(self.guaranteed)
         if mark > known:
-            self._check_on_majority(host, mark, list_before(replica, ready)[1])
+            self._check_on_majority(host, mark, list_before(host, ready)[1])
             self._marks_of[replica.term] = mark
         for entry in self._entries(host, first_id, mark):
             if entry.id <= known:
@@ -389,8 +388,12 @@ def _entries_sent(inputs: Sequence[Input]) -> set[int]:
     return {entry.id for message in said if isinstance(message, AppendRequest) for entry in message.entries}
 
 
-def list_before(replica: Replica, ready: Ready) -> tuple[int, MemberList]:
-    """The member list in force before a step's own changes of it: (id of the entry that made it, list)."""
+def list_before(host: Host, ready: Ready) -> tuple[int, MemberList]:
+    """The member list by which a server counts in a step: (id of the entry that made it, list). A leader counts before
+    it changes the list itself, and before it steps down and takes another leader's."""
+    replica = host.running
+    if host.led_by is not None:
+        return host.led_by
     if replica.state is State.LEADER and ready.write is not None:
         first = next((entry.id for entry in ready.write.entries if entry.kind == _MEMBERS), None)
         if first is not None:
