@@ -61,6 +61,17 @@ class Portal(Protocol):
         """End the loop, once all that was started in it has ended."""
 
 
+def _waited(wait: Callable[[], T]) -> T:
+    """Call ``wait()``, which waits for a future; returns and raises what it does. Ctrl-C at the end of that wait, before
+    the future has its lock again, ends in an error of the lock: that is KeyboardInterrupt here."""
+    try:
+        return wait()
+    except RuntimeError as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise error.__context__ from None
+        raise
+
+
 class LoopThread:
     """An asyncio loop in a thread of its own, which ends with the process at the latest.
 
@@ -90,13 +101,13 @@ class LoopThread:
     def call(self, function: Callable[[], Coroutine[Any, Any, T]], /) -> T:
         future = self.start_task_soon(function)
         try:
-            return future.result()
+            return _waited(future.result)
         except BaseException:
             future.cancel()  # does nothing if it has ended
             raise
 
     def start_task_soon(self, function: Callable[[], Coroutine[Any, Any, T]], /) -> Future[T]:
-        return self._portal.start_task_soon(function)
+        return _waited(partial(self._portal.start_task_soon, function))
 
     def close(self) -> None:
         self.call(self._portal.stop)
@@ -137,7 +148,7 @@ class SeenFuture(Future[Handle[Any]]):
 
     def result(self, timeout: float | None = None) -> Handle[Any]:
         try:
-            return super().result(timeout)
+            return _waited(partial(super().result, timeout))
         except Exception as error:
             self.told = self.told or error is self._error  # a timeout of this call is another error
             raise
@@ -249,7 +260,7 @@ class BlockingLog(Unpickled):
             _OPEN.discard(self)
         try:
             if drain and self._taking is not None:
-                self._taking.result()
+                _waited(self._taking.result)
             unheard = portal.call(partial(finish, self._log, drain))
         finally:
             portal.close()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import anyio
@@ -19,6 +20,7 @@ from fake_cluster import SWALLOW, fake_cluster, until
 from test_client_sync import cluster_in_a_thread
 
 import alpo
+from alpo.client.blocking import LoopThread, SeenFuture
 from alpo_cli.output import payload_fields, rfc3339
 
 pytestmark = pytest.mark.anyio
@@ -209,6 +211,26 @@ log = alpo.connect_sync(sys.argv[1])
         assert told[-1] == "KeyboardInterrupt"
         assert len([line for line in told if line.startswith("  File")]) <= 2, told
         assert len(told) <= 6, told
+
+
+class Torn(threading.Condition):
+    """Condition whose wait is interrupted when it does not have its lock back yet."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.release()
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_at_the_end_of_a_wait_is_no_error_of_a_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    future, other, loop = SeenFuture(), Future[None](), LoopThread()
+    future._condition = other._condition = Torn()
+    with pytest.raises(KeyboardInterrupt):
+        future.result()
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "start_task_soon", lambda function: other)
+        with pytest.raises(KeyboardInterrupt):
+            loop.call(anyio.lowlevel.checkpoint)
+    loop.close()
 
 
 def test_an_event_of_threads_ends_a_blocking_follower() -> None:

@@ -237,7 +237,8 @@ async def test_a_log_at_its_bytes_max_takes_appends_again_once_it_is_trimmed(tmp
         async with connect(running.addresses, timeout_s=30) as log:
             await log.create_log("billing", bytes_max=1 << 20)
         async with connect(running.addresses, timeout_s=30, log="billing") as log:
-            with pytest.raises(alpo.NoSpace, match=r"the log holds [\d.]+ MiB, and its bytes_max is 1.0 MiB"):
+            refused = pytest.raises(alpo.NoSpace, match=r"the log holds [\d.]+ MiB, and its bytes_max is 1.0 MiB")
+            with trio.fail_after(60), refused:
                 while True:  # servers look at the size each second, or more often
                     with suppress(alpo.NotGuaranteed):  # a further try was under way at the deadline
                         last = await log.append(b"x" * 100_000, timeout_s=5)
