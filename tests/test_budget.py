@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 #: took 60 words. Waiting until a removed server has left all logs took 45 lines of cli, an
 #: option, and 15 words; tests of that, of deletions under way and of the end of a backup took 75 lines, of a stop 20,
 #: of large bodies 50, of groups that end sessions 34, of closes 24, with 27 lines of alpo. Where a lone append's
-#: processor time goes took 100 words. Telling servers that have left of deletions took 85 lines of alpo and 150 of tests.
+#: processor time goes took 100 words. Telling servers that have left of deletions took 85 lines of alpo, 150 of tests.
 BUDGET = {
     "lines of alpo": 53_915,
     "lines of cli": 10_895,

@@ -62,8 +62,8 @@ class Portal(Protocol):
 
 
 def _waited(wait: Callable[[], T]) -> T:
-    """Call ``wait()``, which waits for a future; returns and raises what it does. Ctrl-C at the end of that wait, before
-    the future has its lock again, ends in an error of the lock: that is KeyboardInterrupt here."""
+    """Call ``wait()``, which waits for a future; returns and raises what it does. Ctrl-C at the end of that wait,
+    before the future has its lock again, ends in an error of the lock: that is KeyboardInterrupt here."""
     try:
         return wait()
     except RuntimeError as error:
